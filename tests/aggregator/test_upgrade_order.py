@@ -13,7 +13,13 @@ from hgext.vcsreplicator.aggregator.session import Session
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.log import ACKS, STATE, NewRecord, topics
 from hgext.vcsreplicator.words.errors import BadConfig
-from hgext.vcsreplicator.words.records import AGGREGATOR_FORMAT, MIRROR_FORMAT, AggregatorHeartbeat, MirrorHeartbeat
+from hgext.vcsreplicator.words.records import (
+    AGGREGATOR_FORMAT,
+    MIRROR_FORMAT,
+    UNSEALED_FORMAT,
+    AggregatorHeartbeat,
+    MirrorHeartbeat,
+)
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.aggregator.fed_aggregation import FedAggregation
 from testing.builders.log.memorylog import MemoryLog
@@ -44,7 +50,7 @@ def test_an_aggregator_takes_over_from_an_older_one_and_says_what_it_writes() ->
     with Session(AggregatorSettings(), log, log.transactor(IDENTITY), clock) as session:
         session.step(0.0)
     [beat] = [record.value for record in log.records(STATE) if record.key == IDENTITY]
-    assert json.loads(beat or b"")["format"] == AGGREGATOR_FORMAT
+    assert json.loads(beat or b"")["format"] == UNSEALED_FORMAT
 
 
 def hear(fed: FedAggregation, name: str, **members: int) -> list[str]:

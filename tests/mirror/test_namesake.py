@@ -9,9 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from hgext.vcsreplicator.log import ACKS, Log, NewRecord, topics
+from hgext.vcsreplicator.log import ACKS, Log, NewRecord, Record, topics
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.log.table import read_table
 from hgext.vcsreplicator.mirror.namesake import Namesakes
+from hgext.vcsreplicator.mirror.seals import OwnSeals
 from hgext.vcsreplicator.mirror.service import _ask_until_available
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.mirror.sources import SkippedRecords
@@ -37,10 +39,16 @@ def settings(tmp_path: Path) -> MirrorSettings:
     return MirrorSettings(name="alpha", root=str(tmp_path / "root"), beat_interval=0.05)
 
 
-def beat(log: Log, instance: str, time: float = 100.0) -> bytes:
+def search(settings: MirrorSettings, log: Log, position: int) -> Namesakes:
+    """A search by a mirror without a key."""
+    return Namesakes(settings, OURS, log, position, OwnSeals("alpha", Path(settings.folder)), lambda keys: None)
+
+
+def beat(log: Log, instance: str, time: float = 100.0) -> Record:
+    """Write a heartbeat, and return its record."""
     value = to_json(MirrorHeartbeat(mirror="alpha", time=time, positions={}, version="1", instance=instance))
     log.append([NewRecord(topic=ACKS, key="alpha", value=value)])
-    return value
+    return read_table(log, ACKS).records[ACKS, "alpha"]
 
 
 class Alive:
@@ -84,7 +92,7 @@ def test_a_log_that_lost_records_does_not_end_the_search_for_namesakes(log: Log,
     arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
     seen = Seen(log, Unavailable("away"))
     beat(log, OTHER)  # of long ago, and no heartbeat
-    namesakes = Namesakes(settings, OURS, cast(Log, seen), BEYOND)
+    namesakes = search(settings, cast(Log, seen), BEYOND)
     namesakes.watch(arrived.put)
     try:
         # The log may have lost this mirror's acks, too: they are written again.
@@ -103,7 +111,7 @@ def test_a_log_that_lost_records_does_not_end_the_search_for_namesakes(log: Log,
 def test_a_mirror_alone_does_not_ask_the_log_where_it_ends_at_each_beat(log: Log, settings: MirrorSettings) -> None:
     arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
     seen = Seen(log)
-    namesakes = Namesakes(settings, OURS, cast(Log, seen), 0)
+    namesakes = search(settings, cast(Log, seen), 0)
     namesakes.watch(arrived.put)
     try:
         for at in range(1, 6):
@@ -122,9 +130,9 @@ def test_a_mirror_that_waits_for_its_namesake_outlasts_a_log_that_lost_records(
     log: Log, settings: MirrorSettings
 ) -> None:
     last = beat(log, OTHER)
-    Namesakes(settings, OURS, log, BEYOND).wait(last, threading.Event())  # silent: its place is free
+    search(settings, log, BEYOND).wait(last, threading.Event())  # silent: its place is free
     with Alive(log), pytest.raises(BadConfig, match="works on there"):
-        Namesakes(settings, OURS, log, 10**9).wait(last, threading.Event())
+        search(settings, log, 10**9).wait(last, threading.Event())
 
 
 @pytest.mark.processes
@@ -132,9 +140,9 @@ def test_a_mirror_that_waits_for_its_namesake_outlasts_a_log_that_lost_records(
 def test_a_namesake_is_found_for_any_clock_of_its_machine(log: Log, settings: MirrorSettings, clock: float) -> None:
     last = beat(log, OTHER, clock)
     position = log.ends(ACKS)[0]
-    Namesakes(settings, OURS, log, position).wait(last, threading.Event())  # silent: its place is free
+    search(settings, log, position).wait(last, threading.Event())  # silent: its place is free
     with Alive(log, clock), pytest.raises(BadConfig, match="works on there"):
-        Namesakes(settings, OURS, log, position).wait(last, threading.Event())
+        search(settings, log, position).wait(last, threading.Event())
 
 
 @pytest.mark.parametrize("error", [Expired("taken by retention"), Rewound("restored from a copy")])

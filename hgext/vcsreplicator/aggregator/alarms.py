@@ -5,7 +5,7 @@ For example, a mirror is silent, or no mirror gates a repository, or a repositor
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..words.clock import Silence
@@ -14,6 +14,7 @@ from ..words.roster import MirrorState, Roster
 from .decisions.aggregation import Aggregation
 from .decisions.repository import Repository
 from .decisions.succession import Wait
+from .gate import ForeignRecord
 
 SILENT = "mirror silent"
 NO_GATING = "no gating mirror"
@@ -27,6 +28,8 @@ SUCCESSOR = "successor waits"
 FORKED = "repository forked"
 OLDER = "mirror of an older release"
 UNREAD = "events not read"
+FOREIGN = "foreign acks"
+UNSEALED = "mirror without seal"
 
 # What an operator can do about an alarm whose name does not say it.
 STEPS = {
@@ -76,7 +79,7 @@ class Alarm:
         lasts = time.strftime(" (since %Y-%m-%d %H:%M:%S UTC)", time.gmtime(since))
         begin = f"{self.kind}{f' {self.mirror}' if self.mirror else ''}: "
         if self.story is not None:
-            return f"{begin}{self.story}{lasts if self.kind in (OLDER, UNREAD, TOO_LARGE) else ''}"
+            return f"{begin}{self.story}{lasts if self.kind in (OLDER, UNREAD, TOO_LARGE, UNSEALED) else ''}"
         numbers = ", ".join(f"{value:g} {name}" for name, value in self.numbers.items())
         where = f" ({', '.join(self.paths)})" if self.paths else ""
         step = f"; {STEPS[self.kind]}" if self.kind in STEPS else ""
@@ -233,6 +236,31 @@ def _find_cause(aggregation: Aggregation, other: Repository, *, is_due: bool) ->
     if is_due and mirrors:
         return f"which mirrors lack ({', '.join(mirrors)}): `vcsreplicator roster deactivate MIRROR --repository {other.id} --yes`"
     return None
+
+
+def alarm_seals(foreign: Mapping[str, ForeignRecord], unsealed: Iterable[str]) -> Iterator[Alarm]:
+    """Yield the alarms about seals.
+
+    `foreign` are the records that another program wrote in a mirror's name, by key; `unsealed` names mirrors that seal none.
+    """
+    for mirror in sorted({key.partition("/")[0] for key in foreign}):
+        found = {key: each for key, each in foreign.items() if key.partition("/")[0] == mirror}
+        key, newest = max(found.items(), key=lambda item: item[1].offset)
+        written = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(newest.written))
+        is_open = any(each.is_open for each in found.values())
+        then = "the mirror writes its own again while it runs" if is_open else "the mirror has written its own again"
+        story = (
+            f"another program wrote records in its name under {len(found)} keys, the newest under {key[:100]} "
+            f"at offset {newest.offset} of acks, {written} UTC; they do not count, and {then}; "
+            "on Kafka, the broker's log of its authorizer names the user"
+        )
+        yield Alarm(kind=FOREIGN, mirror=mirror, story=story)
+    for name in sorted(unsealed):
+        story = (
+            "nothing that it wrote is sealed by a key that it has in the roster, so nothing of it counts; "
+            f"start it, and compare that key with what is on its machine: vcsreplicator key {name}"
+        )
+        yield Alarm(kind=UNSEALED, mirror=name, story=story)
 
 
 def _name_repository(repository: Repository) -> str:

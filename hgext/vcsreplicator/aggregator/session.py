@@ -16,7 +16,7 @@ transaction holds both.
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
 
 import structlog
@@ -41,8 +41,10 @@ from ..words.clock import Clock, Silence
 from ..words.wire import names_of
 from .ahead import AheadLevels
 from .completeness import Completeness
+from .decisions.aggregation import Aggregation
 from .decisions.memory import RecordOutcome
 from .decisions.poison import Poison
+from .gate import AckGate, GateVerdict, open_keys
 from .loading import GROUP, load
 from .metrics import COMMIT_SECONDS, ERRORS_TOTAL, EVENTS_TOTAL, NOTICES_TOTAL, RELEASES_TOTAL
 from .refusals import RefusalWatch
@@ -84,6 +86,9 @@ class Session:
         self._settings, self._transactor, self._clock = settings, transactor, clock
         self._log, self._stop = log, stop or threading.Event()
         self.aggregation = aggregation = load(log, limit=settings.batch, poison=poison, stop=self._stop, state=state)
+        own = open_keys(settings.key, aggregation.roster)
+        aggregation.membership.announce_keys(tuple(pair.public for pair in own))
+        self._gate = gate = AckGate(aggregation.roster, own, _list_serials(aggregation))
         self._reader: Reader | None = None
         self._parked: dict[int, list[Record]] = {}
         self._first = clock.monotonic()
@@ -91,7 +96,9 @@ class Session:
         self._ahead = AheadLevels(aggregation, log, self._rereading)
         self._completeness = Completeness(aggregation, log, clock, settings.beat)
         silence = silence or Silence(began)
-        self._watch = Watch(settings, aggregation, log, clock, silence, self._ahead, self._completeness, self.commit)
+        self._watch = Watch(
+            settings, aggregation, log, clock, silence, self._ahead, self._completeness, gate, self.commit
+        )
         self._refusals = RefusalWatch(aggregation.poison, log, clock, settings.beat)
         # Whether what topics refused for its size is to be retried, with the next session.
         self._is_try_due = False
@@ -113,8 +120,12 @@ class Session:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether silent partitions answer now, or topics may take what they refused."""
-        return self._completeness.found_unread or self._is_try_due
+        """Whether everything must be read anew.
+
+        Silent partitions answer now, topics may take what they refused, or the roster has other keys.
+        """
+        has_other_keys = self._gate.is_outdated(self.aggregation.roster)
+        return self._completeness.found_unread or self._is_try_due or has_other_keys
 
     def wake(self) -> None:
         """End a running or the next wait for records; any thread may call this."""
@@ -137,16 +148,31 @@ class Session:
         self._closing.callback(self._reader.close)
 
     def _load_acks(self) -> dict[PartitionKey, int]:
-        """Take every level in the log; return where to go on reading."""
+        """Take every level in the log; return where to go on reading.
+
+        Of a mirror with a key, the newest that it sealed counts, also behind a foreign one.
+        """
         newest: dict[str | None, Record] = {}
+        foreign: dict[str | None, tuple[Record, GateVerdict]] = {}
         with closing(self._log.reader(find_beginnings(self._log, ACKS))) as reader:
             for record in read_on(self._log, reader, stop=self._stop):
-                newest.pop(record.key, None)
-                newest[record.key] = record
+                verdict = self._gate.judge(record, self._clock.monotonic())
+                if verdict is GateVerdict.COUNTS:
+                    newest.pop(record.key, None)
+                    newest[record.key] = record
+                elif verdict is not GateVerdict.EARLY:
+                    foreign[record.key] = record, verdict
             positions = reader.positions()
+        foreign.update(
+            (each.key, (each, GateVerdict.FOREIGN)) for each in self._gate.end_loading(self._clock.monotonic())
+        )
         for record in newest.values():
-            self.aggregation.levels.take(record, self._clock.now())
+            self.aggregation.levels.take(record, self._clock.now(), self._gate.find_serial(record))
             self._watch.hear(record)
+            if self.aggregation.output.is_full:
+                self.commit()
+        for record, verdict in foreign.values():
+            self.aggregation.levels.refuse(record, verdict.reason, self._clock.now())
             if self.aggregation.output.is_full:
                 self.commit()
         self.aggregation.end_loading(self._clock.now())
@@ -269,6 +295,8 @@ class Session:
 
     def _take_records(self, records: Iterable[Record]) -> None:
         for record in records:
+            if record.topic == ACKS and not self._pass_gate(record):
+                continue
             if record.topic == EVENTS and record.partition in self._rereading:
                 self._set_aside(record)
                 continue
@@ -283,11 +311,23 @@ class Session:
             if self.aggregation.output.is_full:
                 self.commit()
 
+    def _pass_gate(self, record: Record) -> bool:
+        """Return whether a record of `acks` counts.
+
+        One that does not is no sign of its mirror either, and is recorded.
+        """
+        verdict = self._gate.judge(record, self._clock.monotonic())
+        if verdict in (GateVerdict.FOREIGN, GateVerdict.REPLAYED):
+            self.aggregation.levels.refuse(record, verdict.reason, self._take_time())
+        return verdict is GateVerdict.COUNTS
+
     def _take_record(self, record: Record) -> RecordOutcome:
         now = self._take_time()
         if record.topic == EVENTS:
             return self.aggregation.events.take(record, now, is_whole=self._rereading.is_whole(record))
-        return (self.aggregation.levels if record.topic == ACKS else self.aggregation.membership).take(record, now)
+        if record.topic == ACKS:
+            return self.aggregation.levels.take(record, now, self._gate.find_serial(record))
+        return self.aggregation.membership.take(record, now)
 
     def _note_taken(self, record: Record, outcome: RecordOutcome) -> None:
         if record.topic == ACKS:
@@ -309,3 +349,9 @@ class Session:
         self._parked.setdefault(record.partition, []).append(record)
         assert self._reader is not None
         self._reader.pause([(EVENTS, record.partition)])
+
+
+def _list_serials(aggregation: Aggregation) -> Iterator[tuple[str, int]]:
+    """Yield the serials that stored states know, with the keys of their records."""
+    for name, repository in aggregation.repositories.items():
+        yield from ((f"{mirror}/{name}", serial) for mirror, serial in repository.serials.items())

@@ -3,6 +3,7 @@
 
 from dataclasses import dataclass
 
+from ..words.errors import quote_value
 from ..words.shape import Seconds, within
 
 
@@ -12,13 +13,16 @@ class AggregatorSettings:
 
     `group_time` is how long new events wait to be committed together with their release, `beat` the time between two
     heartbeats. After `silence` without a heartbeat the aggregator raises an alarm for a mirror. `batch` is the most notices of
-    one transaction.
+    one transaction. `key` is the file of its own keys, made at the first start, for the seals of mirrors' levels.
     """
 
     group_time: Seconds = 0.1
     beat: Seconds = 5.0
     silence: Seconds = 60.0
     batch: int = 1000
+    key: str | None = None
 
     def __post_init__(self) -> None:
         within(self, group_time=(0, 3600), beat=(0.01, 3600), silence=(0.01, 3600), batch=(1, 10_000))
+        if self.key is not None and not self.key.startswith("/"):
+            raise ValueError(f"key: expected an absolute file, got {quote_value(self.key)}")

@@ -10,11 +10,12 @@ from prometheus_client import Gauge
 from ..log import EVENTS, NOTICES, RENEW_EVERY, ROSTER, STATE, Log, NewRecord, Record
 from ..words.clock import Clock, Silence
 from ..words.errors import Unavailable
-from ..words.records import AGGREGATOR, AGGREGATOR_FORMAT, AggregatorHeartbeat
+from ..words.records import AGGREGATOR, AGGREGATOR_FORMAT, UNSEALED_FORMAT, AggregatorHeartbeat
 from ..words.shape import to_json
 from .ahead import AheadLevels
 from .alarms import (
     BROKEN,
+    FOREIGN,
     LOST,
     MISSING,
     NEWER,
@@ -24,13 +25,16 @@ from .alarms import (
     SUCCESSOR,
     TOO_LARGE,
     UNREAD,
+    UNSEALED,
     Alarm,
+    alarm_seals,
     alarms,
     survey,
 )
 from .completeness import Completeness
 from .decisions.aggregation import Aggregation
 from .decisions.outgoing import BATCH_STATES
+from .gate import AckGate
 from .metrics import ALARMS, HELD, LAG, SILENT_SECONDS, STALLED_SECONDS, VERSION, WAITING
 from .settings import AggregatorSettings
 
@@ -40,7 +44,20 @@ AGAIN = 1.0
 ROSTER_INTERVAL = 30.0
 
 # Alarms that the heartbeat carries, for readers without the log lines.
-CARRIED = (NO_GATING, NOTICES_HELD, NEWER, BROKEN, TOO_LARGE, LOST, MISSING, SUCCESSOR, OLDER, UNREAD)
+CARRIED = (
+    NO_GATING,
+    NOTICES_HELD,
+    NEWER,
+    BROKEN,
+    TOO_LARGE,
+    LOST,
+    MISSING,
+    SUCCESSOR,
+    OLDER,
+    UNREAD,
+    FOREIGN,
+    UNSEALED,
+)
 
 logger = structlog.get_logger()
 
@@ -87,10 +104,11 @@ class Watch:
         silence: Silence,
         ahead: AheadLevels,
         completeness: Completeness,
+        gate: AckGate,
         commit: Callable[..., None],
     ) -> None:
         self._aggregation, self._log, self._clock, self._silence = aggregation, log, clock, silence
-        self._ahead, self._completeness, self._commit = ahead, completeness, commit
+        self._ahead, self._completeness, self._gate, self._commit = ahead, completeness, gate, commit
         self._interval, self._patience = settings.beat, settings.silence
         self._renewed = clock.monotonic()
         # The time of the next heartbeat.
@@ -172,7 +190,7 @@ class Watch:
             held=aggregation.held,
             alarms=tuple(alarm.describe(self._since[alarm]) for alarm in self._found if alarm.kind in CARRIED),
             notices=notices,
-            format=AGGREGATOR_FORMAT,
+            format=AGGREGATOR_FORMAT if aggregation.roster.needs_seals else UNSEALED_FORMAT,
             cut={str(partition): end for partition, end in aggregation.events.cut.items()} or None,
             partitions=self._log.partitions(EVENTS),
         )
@@ -188,7 +206,10 @@ class Watch:
         _set_all(WAITING, waiting.unserved)
         _set_all(SILENT_SECONDS, waiting.silent)
         missing, unread = self._ahead.count_missing(), self._completeness.find_failure(self._patience)
-        self._found = alarms(aggregation, waiting, self._patience, missing, unread=unread)
+        self._found = (
+            *alarms(aggregation, waiting, self._patience, missing, unread=unread),
+            *alarm_seals(self._gate.list_foreign(now), self._gate.find_unsealed(aggregation.roster)),
+        )
         begins = self._clock.now()
         self._since = {alarm: self._since.get(alarm, begins) for alarm in self._found}
         _set_all(ALARMS, Counter(alarm.kind for alarm in self._found))

@@ -124,10 +124,18 @@ def list_(config: Config, decisions: bool, is_whole: bool, as_json: bool) -> Non
 @click.option("--backup", is_flag=True, help="No notice waits for it, and it ignores deletions.")
 @click.option("--inactive", is_flag=True, help="Add it without gating; it gates after `roster join`.")
 @with_rules
+@click.option("--key", metavar="KEY", help="Count only what it seals with this key (vcsreplicator key NAME).")
 @click.option("--yes", is_flag=True, help="Add it even if the file has sections of mirrors and none of this one.")
 @_asking_options
 def add(
-    picture: Picture, reason: str, name: str, backup: bool, inactive: bool, include: Any, exclude: Any
+    picture: Picture,
+    reason: str,
+    name: str,
+    backup: bool,
+    inactive: bool,
+    include: Any,
+    exclude: Any,
+    key: str | None,
 ) -> RosterRequest:
     """Add a mirror and let it join.
 
@@ -135,7 +143,7 @@ def add(
     """
     rules = Rules(include=include, exclude=exclude)
     role = MirrorRole.BACKUP if backup else MirrorRole.SERVING
-    return make_request(Verb.ADD, reason, mirror=name, role=role, inactive=inactive, rules=rules)
+    return make_request(Verb.ADD, reason, mirror=name, role=role, inactive=inactive, rules=rules, key=key)
 
 
 @command.command()
@@ -196,6 +204,37 @@ def rules(picture: Picture, reason: str, name: str, include: Any, exclude: Any) 
     return make_request(Verb.RULES, reason, mirror=name, rules=Rules(include=include, exclude=exclude))
 
 
+@command.command("add-key")
+@click.argument("name", shell_complete=complete_mirror)
+@click.argument("key")
+@_asking_options
+def add_key(picture: Picture, reason: str, name: str, key: str) -> RosterRequest:
+    """Give a mirror a key, or a second one.
+
+    From then on only what it seals counts. `vcsreplicator key NAME` on its machine makes KEY.
+    """
+    return make_request(Verb.ADD_KEY, reason, mirror=name, key=key)
+
+
+@command.command("remove-key")
+@click.argument("name", shell_complete=complete_mirror)
+@click.argument("key")
+@with_yes
+@_asking_options
+def remove_key(picture: Picture, reason: str, name: str, key: str) -> RosterRequest:
+    """Remove a key of a mirror: what it sealed with it does not count any more."""
+    return make_request(Verb.REMOVE_KEY, reason, mirror=name, key=key)
+
+
+@command.command("require-keys")
+@click.argument("answer", type=click.Choice(["yes", "no"]))
+@with_yes
+@_asking_options
+def require_keys(picture: Picture, reason: str, answer: str) -> RosterRequest:
+    """Decide whether acks of mirrors without a key count."""
+    return make_request(Verb.REQUIRE_KEYS, reason, allow=answer == "yes")
+
+
 @command.command("allow-empty")
 @click.argument("answer", type=click.Choice(["yes", "no"]))
 @with_yes
@@ -214,6 +253,8 @@ def _describe_effect(picture: Picture, request: RosterRequest) -> str:
     """Describe the effect of the request, with the number of notices concerned."""
     if request.verb is Verb.ALLOW_EMPTY:
         return f"notices of a repository that no mirror gates would {'go out' if request.allow else 'be held'}"
+    if request.verb in (Verb.REQUIRE_KEYS, Verb.REMOVE_KEY):
+        return _describe_key_effect(picture, request)
     if request.verb is Verb.REMOVE:
         return f"{request.mirror} would be removed and its levels forgotten"
     if request.verb is Verb.RULES:
@@ -226,6 +267,18 @@ def _describe_effect(picture: Picture, request: RosterRequest) -> str:
     return (
         f"{held} {what} for {request.mirror} would wait for the other mirrors only: what these serve goes out at once"
     )
+
+
+def _describe_key_effect(picture: Picture, request: RosterRequest) -> str:
+    """Describe what counts after the request."""
+    if request.verb is Verb.REMOVE_KEY:
+        mirror = picture.roster.mirror(request.mirror)
+        if mirror is not None and len(mirror.keys or ()) > 1:
+            return f"what {mirror.name} sealed with this key only would not count any more"
+        return f"{request.mirror} would have no key: any program that may write acks could write them in its name"
+    keyless = [one.name for one in picture.roster.mirrors if not one.keys and one.state is not MirrorState.REMOVED]
+    names = f" ({', '.join(keyless)})" if keyless else ""
+    return f"acks of mirrors without a key{names} would {'not count' if request.allow else 'count'}"
 
 
 def _decide_offline(config: Config, log: Log, request: RosterRequest) -> tuple[Decision, Roster]:
@@ -241,6 +294,8 @@ def _print_decision(decision: Decision, roster: Roster) -> None:
         raise Refused(decision.refusal)
     mirror = roster.mirror(decision.request.mirror)
     what = f"{mirror.name} is {mirror.state.value}" if mirror else _describe_empty(roster)
+    if decision.request.verb is Verb.REQUIRE_KEYS:
+        what = f"acks of mirrors without a key {'do not count' if roster.requires_keys else 'count'}"
     click.echo(f"roster version {roster.version}: {what}")
 
 

@@ -33,6 +33,7 @@ VERBS = {
     "ssh": "Serve repositories to a key that may do nothing else",
     "topics": "Create, check and list the topics of the log",
     "roster": "Show and change the mirrors and which of them gate",
+    "key": "Make the key of a mirror or the aggregator",
     "bootstrap": "Fill a new mirror from the master",
     "verify": "Compare mirrors with the master",
     "forget": "Announce the deletion of a repository that was removed by hand",

@@ -11,7 +11,7 @@ import contextlib
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import structlog
@@ -21,6 +21,7 @@ from ..log.table import ReadStopped, read_on
 from ..words.errors import BadConfig, Expired, Unavailable
 from ..words.records import MirrorHeartbeat
 from ..words.shape import try_json
+from .seals import OwnSeals
 from .settings import MirrorSettings
 from .sources import SkippedRecords
 
@@ -53,15 +54,24 @@ def instance_of(folder: Path) -> str:
 class Namesakes:
     """Finds heartbeats of this mirror's name that another instance sends.
 
-    It reads from a position in `acks` on, in a thread while it runs.
+    It reads from a position in `acks` on, in a thread while it runs. Heartbeats that lack this mirror's seal do not count, if the
+    roster has its key. `seals` looks at each record, and `write_again` gets the keys of those that another program has overwritten.
     """
 
-    def __init__(self, settings: MirrorSettings, instance: str, log: Log, position: int) -> None:
+    def __init__(
+        self,
+        settings: MirrorSettings,
+        instance: str,
+        log: Log,
+        position: int,
+        seals: OwnSeals,
+        write_again: Callable[[Iterable[str]], None],
+    ) -> None:
         self._settings, self._instance, self._log = settings, instance, log
-        self._position = position
+        self._position, self._seals, self._write_again = position, seals, write_again
         self._stop = threading.Event()
 
-    def wait(self, last: bytes | None, stop: threading.Event) -> None:
+    def wait(self, last: Record | None, stop: threading.Event) -> None:
         """Return once no other mirror has this name, or `stop` is set.
 
         Raises BadConfig if another mirror sends a heartbeat meanwhile. The age of the newest heartbeat, `last`, is unknown, because
@@ -122,6 +132,8 @@ class Namesakes:
                 raise self._make_refusal(other)
             if other is not None:
                 logger.error("another mirror has this name", instance=other.instance)
+            if overwritten := self._seals.take_overwritten():
+                self._write_again(overwritten)
             if self._stop.wait(self._settings.beat_interval):
                 return
             records = _read_recent(reader)
@@ -138,14 +150,17 @@ class Namesakes:
         """Read these records, and return the newest heartbeat of another instance."""
         found = None
         for record in records:
+            self._seals.look(record)
             if record.key == self._settings.name:
-                found = self._read_beat(record.value) or found
+                found = self._read_beat(record) or found
         self._position = reader.positions()[ACKS, 0]
         return found
 
-    def _read_beat(self, value: bytes | None) -> MirrorHeartbeat | None:
-        """Return the heartbeat if another instance sent it."""
-        beat = try_json(MirrorHeartbeat, value)
+    def _read_beat(self, record: Record | None) -> MirrorHeartbeat | None:
+        """Return the heartbeat if another instance of this mirror sent it."""
+        if record is None or not self._seals.is_own(record):
+            return None
+        beat = try_json(MirrorHeartbeat, record.value)
         return beat if beat is not None and beat.instance not in ("", self._instance) else None
 
     def _make_refusal(self, other: MirrorHeartbeat) -> BadConfig:

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import structlog
 
-from ..log import ACKS, EVENTS, ROSTER, STATE, Log
+from ..log import ACKS, EVENTS, ROSTER, STATE, Log, Record
 from ..log.ownership import name_user
 from ..log.table import ReadStopped, Table, read_table
 from ..words.clock import SystemClock
@@ -31,8 +31,9 @@ from .mounts import MountedRoot
 from .namesake import Namesakes, instance_of
 from .notes import Notes
 from .pool import Answered, Lane, WorkerPool
+from .seals import OwnSeals
 from .settings import MirrorSettings
-from .sources import Source
+from .sources import ReadRecords, Source, SourceReport
 from .supervision.state import DOUBT
 from .supervision.supervisor import Supervisor, SupervisorMessage
 from .task import READY, FoundRepository, Scan
@@ -57,14 +58,14 @@ def run(settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Cal
         table = _read_log(log, stop)
         if positions is None or table is None:
             return
-        own_acks = _read_own_acks(settings, table)
-        with _naming_folder(settings, "root", settings.root):
-            root.refuse_empty(own_acks, table)
+        seals, records, unsealed = _open_seals(settings, table, root)
+        own_acks = _read_acks(settings, records)
         instance = instance_of(Path(settings.folder))
-        namesakes = Namesakes(settings, instance, log, table.positions[ACKS, 0])
-        _ask_until_available(stop, lambda: namesakes.wait(table.value(ACKS, settings.name), stop))
         inbox: queue.SimpleQueue[SupervisorMessage] = queue.SimpleQueue()
-        pool, writer = WorkerPool(settings, inbox.put), AckWriter(log, settings.group, inbox.put)
+        pool, writer = WorkerPool(settings, inbox.put), AckWriter(log, settings.group, inbox.put, seals)
+        writer.remember({key: record.value for key, record in records.items()})
+        namesakes = Namesakes(settings, instance, log, table.positions[ACKS, 0], seals, writer.write_again)
+        _ask_until_available(stop, lambda: namesakes.wait(table.records.get((ACKS, settings.name)), stop))
         supervisor = Supervisor(
             settings,
             log,
@@ -78,10 +79,12 @@ def run(settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Cal
             file_system=root.file_system,
         )
         supervisor.control.load(ROSTER, ROSTER_KEY, table.value(ROSTER, ROSTER_KEY))
-        control_reader = Source(log, {place: table.positions[place] for place in [(ROSTER, 0), (STATE, 0)]}, inbox.put)
+        control = {place: table.positions[place] for place in [(ROSTER, 0), (STATE, 0)]}
+        control_reader = Source(log, control, partial(_report_control, seals, writer, inbox.put))
         try:
             if not _prepare(supervisor, pool, table, own_acks, inbox, stop):
                 return
+            writer.write_again(unsealed)
             writer.start()
             namesakes.watch(inbox.put)
             root.watch(inbox.put)
@@ -238,16 +241,47 @@ def _expect_one_mount(settings: MirrorSettings) -> None:
             ) from error
 
 
-def _read_own_acks(settings: MirrorSettings, table: Table) -> dict[str, Ack]:
-    """Return this mirror's newest acks by repository, without unreadable ones."""
+def _open_seals(
+    settings: MirrorSettings, table: Table, root: MountedRoot
+) -> tuple[OwnSeals, dict[str, Record], set[str]]:
+    """Return the seals of this mirror, its acks by key, and the keys to write again.
+
+    Raises Unavailable if the root is empty, but acks in the mirror's name say that it had repositories.
+    """
+    seals = OwnSeals(settings.name, Path(settings.folder))
+    seals.take_roster(try_json(Roster, table.value(ROSTER, ROSTER_KEY)) or Roster())
+    records = _find_own_records(settings, table)
+    with _naming_folder(settings, "root", settings.root):
+        root.refuse_empty(_read_acks(settings, records), table)
+    return seals, *seals.choose(table, records)
+
+
+def _report_control(
+    seals: OwnSeals, writer: AckWriter, put: Callable[[SourceReport], None], report: SourceReport
+) -> None:
+    """Seal everything anew when a roster brings other keys; pass every report on."""
+    for record in report.records if isinstance(report, ReadRecords) else ():
+        if record.topic == ROSTER and record.key == ROSTER_KEY:
+            roster = try_json(Roster, record.value)
+            if roster is not None and seals.take_roster(roster):
+                writer.write_again()
+    put(report)
+
+
+def _find_own_records(settings: MirrorSettings, table: Table) -> dict[str, Record]:
+    """Return the newest acks in this mirror's name, by key."""
     prefix = f"{settings.name}/"
+    return {key: record for (topic, key), record in table.records.items() if topic == ACKS and key.startswith(prefix)}
+
+
+def _read_acks(settings: MirrorSettings, records: Mapping[str, Record]) -> dict[str, Ack]:
+    """Return the acks in these records by repository, without unreadable ones."""
     acks = {}
-    for (topic, key), record in table.records.items():
-        if topic == ACKS and key.startswith(prefix):
-            try:
-                acks[key.removeprefix(prefix)] = from_json(Ack, record.value or b"")
-            except Exception as error:
-                logger.error("ack not understood", key=key, reason=str(error)[:300])
+    for key, record in records.items():
+        try:
+            acks[key.removeprefix(f"{settings.name}/")] = from_json(Ack, record.value or b"")
+        except Exception as error:
+            logger.error("ack not understood", key=key, reason=str(error)[:300])
     return acks
 
 

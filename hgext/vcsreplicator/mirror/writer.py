@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The thread that writes acks, positions and rejects, as many at once as wait."""
+"""The thread that writes acks, positions and rejects, as many at once as wait.
+
+Acks are sealed when they are written, so that of several attempts each has a newer seal.
+"""
 
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -15,6 +18,7 @@ from ..words.errors import Unavailable
 from ..words.records import ErrorRecord
 from ..words.retry import FAILOVER
 from ..words.shape import from_json, to_json
+from .seals import OwnSeals
 
 logger = structlog.get_logger()
 
@@ -47,11 +51,15 @@ class _OutgoingRecords:
 class AckWriter:
     """Writes acks (only the newest of each key), other records and positions.
 
-    A failed write is retried indefinitely. A record that its topic refuses for its size delays no other one.
+    A failed write is retried indefinitely. A record that its topic refuses for its size delays no other one. The writer remembers
+    the newest value of each key, to write it again when another program has overwritten it.
     """
 
-    def __init__(self, log: Log, group: str, report: Callable[[Ends | Exception], None]) -> None:
-        self._log, self._group, self._report = log, group, report
+    def __init__(
+        self, log: Log, group: str, report: Callable[[Ends | Exception], None], seals: OwnSeals | None = None
+    ) -> None:
+        self._log, self._group, self._report, self._seals = log, group, report, seals
+        self._newest: dict[str, bytes | None] = {}
         self._condition = threading.Condition()
         self._waiting = _OutgoingRecords()
         self._is_stopping = False
@@ -65,7 +73,25 @@ class AckWriter:
     def ack(self, key: str, value: bytes | None) -> None:
         """Write the newest value of a key of `acks`."""
         with self._condition:
+            self._newest[key] = value
             self._waiting.acks[key] = NewRecord(topic=ACKS, key=key, value=value)
+            self._condition.notify()
+
+    def remember(self, values: Mapping[str, bytes | None]) -> None:
+        """Take the values that `acks` has of this mirror.
+
+        Call it before anything is written.
+        """
+        self._newest.update(values)
+
+    def write_again(self, keys: Iterable[str] | None = None) -> None:
+        """Write the newest values of these keys again, or of all.
+
+        A key that never had a value gets a tombstone.
+        """
+        with self._condition:
+            for key in [*self._newest] if keys is None else keys:
+                self._waiting.acks.setdefault(key, NewRecord(topic=ACKS, key=key, value=self._newest.get(key)))
             self._condition.notify()
 
     def append(self, record: NewRecord) -> None:
@@ -125,7 +151,7 @@ class AckWriter:
     def _write(self, out: _OutgoingRecords) -> None:
         """Write and forget step by step, so that only what is not written is put back."""
         refused: TooLarge | None = None
-        records = [*out.others, *out.acks.values()]
+        records = [*out.others, *map(self._seal_record, out.acks.values())]
         if records:
             try:
                 self._log.append(records)
@@ -155,11 +181,14 @@ class AckWriter:
         refused: TooLarge | None = None
         for key, record in list(out.acks.items()):
             try:
-                self._log.append([record])
+                self._log.append([self._seal_record(record)])
                 del out.acks[key]
             except TooLarge as error:
                 refused = error
         return refused
+
+    def _seal_record(self, record: NewRecord) -> NewRecord:
+        return record if self._seals is None else self._seals.seal(record)
 
     def _report_ends(self, expected: Mapping[str, ExpectedEvent]) -> None:
         """Report the ends of the partitions that answer.

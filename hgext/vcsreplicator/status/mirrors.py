@@ -178,7 +178,8 @@ def find_notes(picture: Picture, now: float, named: Collection[str]) -> tuple[st
     """Find what an operator may want to know of mirrors for which no notice waits.
 
     These are the inactive ones, but for backups, those that are deactivated for a repository, and those of the services' file that
-    do not run and were never in the roster. Another note is that notices go out without any mirror.
+    do not run and were never in the roster. Other notes are that mirrors have no key although the aggregator has one, and that
+    notices go out without any mirror.
     """
     notes = list(find_unlisted(picture, now, named)[1])
     for mirror in picture.roster.mirrors:
@@ -187,6 +188,13 @@ def find_notes(picture: Picture, now: float, named: Collection[str]) -> tuple[st
             way_out = f"to change that: vcsreplicator roster join {mirror.name}"
             notes.append(f"mirror {mirror.name} is inactive{since}, so no notice waits for it; {way_out}")
         notes += _note_deactivated(picture, mirror)
+    keyless = [
+        one.name for one in picture.roster.mirrors if not one.keys and one.state is not rosters.MirrorState.REMOVED
+    ]
+    if keyless and picture.roster.aggregator_keys:
+        does = "do not count" if picture.roster.requires_keys else "count without a seal"
+        way_out = f"on its machine: vcsreplicator key {keyless[0]}, then: vcsreplicator roster add-key {keyless[0]} KEY"
+        notes.append(f"acks of {', '.join(keyless)} {does}, because the roster has no key of it; {way_out}")
     if picture.roster.allow_empty:
         way_out = "to hold them again: vcsreplicator roster allow-empty no --yes"
         notes.append(f"notices of a repository that no mirror gates go out; {way_out}")

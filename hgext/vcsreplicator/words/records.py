@@ -15,8 +15,10 @@ from .event import Event
 from .shape import Count, Time, extensible
 
 # The format of the aggregator's records. An older aggregator refuses to take over: it would drop `base` and `stays` from each
-# state.
-AGGREGATOR_FORMAT = 2
+# state, and since 3 count levels that are not sealed.
+AGGREGATOR_FORMAT = 3
+# What the aggregator writes while no level has to be sealed.
+UNSEALED_FORMAT = 2
 
 # The key of the aggregator's heartbeat in topic `state`.
 AGGREGATOR = "aggregator"
@@ -149,7 +151,8 @@ class RepositoryState:
     left by events that are not noticed yet. `fork` is the id of the newest event that did not fit the chain, `forked_at` the time
     by the log of the first one. `source` is the master that sent the newest event, as its record says. `served_by` is how many
     mirrors gated the newest notice, all of which served it; None if that is not known, as of a state of an older aggregator.
-    `deleted` if the newest event deletes it, or if a later repository was released at its path.
+    `deleted` if the newest event deletes it, or if a later repository was released at its path. `serials` has, by
+    mirror, the serial of the newest sealed level (`keys.seal`) that the aggregator had read: an older one does not count any more.
     """
 
     repository: str
@@ -171,6 +174,7 @@ class RepositoryState:
     source: str | None = None
     forked_at: Time | None = None
     served_by: Count | None = None
+    serials: Mapping[str, Count] | None = None
 
 
 @extensible
@@ -180,7 +184,8 @@ class AggregatorHeartbeat:
 
     A mirror's `/health` is degraded after `[health] silence` seconds (30) without one. `alarms` are those that an operator cannot
     see in any other record, each in one line. `notices` is the earlier end of that topic: notices from this offset on may be newer
-    than the states written before this heartbeat. `format` is AGGREGATOR_FORMAT, 1 if the record does not say. `cut` has the
+    than the states written before this heartbeat. `format` is AGGREGATOR_FORMAT or UNSEALED_FORMAT, 1 if the
+    record does not say. `cut` has the
     partitions of `events` that lost their newest records and are being reread, partition → where it ended then: an aggregator that
     starts continues there. `partitions` is how many of that topic the aggregator reads.
     """

@@ -103,9 +103,7 @@ def test_a_level_that_makes_the_aggregator_fail_is_set_aside_once_and_counts_for
     log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad, good = Chain("bad"), Chain("good")
-    fail_for(
-        monkeypatch, MirrorLevels, "_take_level", lambda _aggregation, _mirror, name, _value: name == bad.repository
-    )
+    fail_for(monkeypatch, MirrorLevels, "_take_level", lambda _aggregation, _mirror, name, *_: name == bad.repository)
     send(log, [*bad.take(1), *good.take(1)])
     acknowledge(log, bad)
     acknowledge(log, good)

@@ -11,7 +11,7 @@ import structlog
 from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, ROSTER, STATE, NewRecord
 from hgext.vcsreplicator.log.table import read_table
 from hgext.vcsreplicator.mirror import metrics
-from hgext.vcsreplicator.mirror.service import _read_own_acks
+from hgext.vcsreplicator.mirror.service import _find_own_records, _read_acks
 from hgext.vcsreplicator.mirror.supervision import intake
 from hgext.vcsreplicator.mirror.supervision.agenda import Agenda
 from hgext.vcsreplicator.mirror.supervision.dispatch import TaskDispatch
@@ -195,4 +195,6 @@ def test_what_the_machine_is_short_of_is_no_fault_of_a_record(bench: Bench, monk
 def test_a_level_of_its_own_that_a_mirror_cannot_read_is_passed_over_at_the_start(bench: Bench, value: bytes) -> None:
     key = f"alpha/{'e' * 32}"
     bench.log.append([NewRecord(topic=ACKS, key=key, value=value)])
-    assert _read_own_acks(bench.settings, read_table(bench.log, ACKS)) == {}
+    records = _find_own_records(bench.settings, read_table(bench.log, ACKS))
+    assert records.keys() == {key}
+    assert _read_acks(bench.settings, records) == {}

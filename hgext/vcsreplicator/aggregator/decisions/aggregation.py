@@ -54,7 +54,8 @@ class Aggregation:
 
     def load_state(self, state: RepositoryState) -> None:
         """Take a stored state; take all of them before anything is decided."""
-        self._memory.repository(state.repository).state = state
+        repository = self._memory.repository(state.repository)
+        repository.state, repository.serials = state, dict(state.serials or {})
         self.succession.note(state)
 
     def load_pending(self, key: str, value: bytes, headers: Mapping[str, str]) -> None:

@@ -4,6 +4,8 @@
 Each level counts, waits until its event is known, or is recorded as an error.
 """
 
+from functools import partial
+
 from ...log import ACKS, Record
 from ...words import shape
 from ...words.errors import MalformedEvent, Rejected
@@ -25,12 +27,12 @@ class MirrorLevels:
         # Levels cannot be compared before everything is loaded.
         self.is_loaded = False
 
-    def take(self, record: Record, now: float) -> RecordOutcome:
+    def take(self, record: Record, now: float, serial: int | None = None) -> RecordOutcome:
         """Take a record of `acks`: a level, the end of one, or a heartbeat.
 
-        A record that cannot be read is recorded once.
+        `serial` is that of a record that its mirror sealed. A record that cannot be read is recorded once.
         """
-        return self._memory.guarded(self._take_or_refuse, record, now, self._refuse)
+        return self._memory.guarded(partial(self._take_or_refuse, serial=serial), record, now, self.refuse)
 
     def doubt(self, mirror: str, name: str, applied: int, now: float) -> None:
         """Set aside a level at an event that the whole log does not have."""
@@ -42,28 +44,33 @@ class MirrorLevels:
         value = shape.to_json(repository.acks[mirror])
         self._memory.output.error(f"{mirror}/{name}", text, ACKS, 0, 0, value, now, repository=name)
 
-    def _take_or_refuse(self, record: Record, now: float) -> RecordOutcome:
+    def _take_or_refuse(self, record: Record, now: float, *, serial: int | None) -> RecordOutcome:
         mirror, _, repository = (record.key or "").partition("/")
         try:
             if repository:
-                reason = self._take_level(mirror, repository, record.value)
+                reason = self._take_level(mirror, repository, record.value, serial)
                 if reason is not None:
-                    return self._refuse(record, reason, now)
+                    return self.refuse(record, reason, now)
             elif record.value is not None:
                 beat = shape.from_json(MirrorHeartbeat, record.value)
                 if beat.mirror != mirror:
                     raise MalformedEvent("key and value name different mirrors")
                 self.formats[mirror] = beat.format
         except Rejected as error:
-            return self._refuse(record, str(error), now)
+            return self.refuse(record, str(error), now)
         return RecordOutcome.TAKEN
 
-    def _take_level(self, mirror: str, name: str, value: bytes | None) -> str | None:
+    def _take_level(self, mirror: str, name: str, value: bytes | None, serial: int | None) -> str | None:
         """Take a level; return why it is ignored, if that is certain."""
         ack = None if value is None else shape.from_json(Ack, value)
         if ack is not None and (ack.mirror, ack.repository) != (mirror, name):
             raise MalformedEvent("key and value name different mirrors or repositories")
         repository = self._memory.repository(name)
+        if serial is not None:
+            repository.serials[mirror] = serial
+            if _takes_back(ack, repository.acks.get(mirror)):
+                # From here on the state says that an older, higher level does not count any more.
+                self._memory.output.dirty[name] = repository
         repository.take_level(mirror, ack)
         if repository.queue:
             self._memory.touched[name] = repository
@@ -77,8 +84,20 @@ class MirrorLevels:
             "one in the log, or has another digest: this level is ignored"
         )
 
-    def _refuse(self, record: Record, reason: str, now: float, traceback: str | None = None) -> RecordOutcome:
+    def refuse(self, record: Record, reason: str, now: float, traceback: str | None = None) -> RecordOutcome:
+        """Pass over a record, which changes no level; it is recorded once."""
         if record.offset >= self._memory.positions.get((ACKS, record.partition), 0):
             self._memory.output.reject(record, reason, now, traceback=traceback)
             self._memory.pass_record(record, RecordOutcome.REJECTED)
         return RecordOutcome.REJECTED
+
+
+def _takes_back(ack: Ack | None, former: Ack | None) -> bool:
+    """Return whether a level takes back what the former one said."""
+    if ack is None or former is None:
+        return former is not None
+    return (
+        (ack.incarnation, ack.floor) != (former.incarnation, former.floor)
+        or ack.applied < former.applied
+        or ack.serving < former.serving
+    )

@@ -72,6 +72,11 @@ class RosterMembership:
         if self.roster.version:
             self._set_roster(self.roster)
 
+    def announce_keys(self, keys: tuple[str, ...]) -> None:
+        """Let the roster name the aggregator's public keys, the newest first."""
+        if (announced := rosters.with_aggregator_keys(self.roster, keys)) is not self.roster:
+            self._set_roster(announced)
+
     def _find_behind(self, mirror: Mirror) -> Iterator[tuple[str, int]]:
         for repository in self._memory.repositories.values():
             state = repository.state
@@ -96,6 +101,7 @@ class RosterMembership:
     def _forget(self, mirror: str) -> bool:
         """Forget a mirror's levels; return False if the batch was full before the end."""
         for repository in self._memory.repositories.values():
+            repository.serials.pop(mirror, None)
             if mirror in repository.acks:
                 if self._memory.output.is_full:
                     return False

@@ -88,8 +88,8 @@ class Outgoing:
                 for held in repository.unwritten()
             ]
         for repository in self.dirty.values():
-            if repository.state is not None:
-                self.messages.append(NewRecord(topic=STATE, key=repository.id, value=shape.to_json(repository.state)))
+            if (state := repository.stored_state) is not None:
+                self.messages.append(NewRecord(topic=STATE, key=repository.id, value=shape.to_json(state)))
         return self
 
     def bury(self, repository: Repository, held: HeldEvent) -> None:

@@ -22,14 +22,16 @@ from .standing import Standing, compare, gating_at, is_applied, is_served, make_
 class Repository:
     """State, levels and queue of one repository.
 
-    `queue` is in order of sequence; its first `released` items are released. `newer` are the offsets of the records since the
-    first event of a newer version, which the log keeps as they came. `is_incomplete`: events that wait for their notice are
-    missing in the queue. `newest_at` is when its newest event came, by the monotonic clock; 0 if that was before this session.
+    `serials` are those of the newest sealed levels, by mirror. `queue` is in order of sequence; its first `released` items are
+    released. `newer` are the offsets of the records since the first event of a newer version, which the log keeps as they came.
+    `is_incomplete`: events that wait for their notice are missing in the queue. `newest_at` is when its newest event came, by the
+    monotonic clock; 0 if that was before this session.
     """
 
     id: str
     state: RepositoryState | None = None
     acks: dict[str, Ack] = field(default_factory=dict)
+    serials: dict[str, int] = field(default_factory=dict)
     queue: deque[HeldEvent] = field(default_factory=deque)
     released: int = 0
     newer: set[int] = field(default_factory=set)
@@ -52,6 +54,13 @@ class Repository:
     def last(self) -> int:
         """The sequence of its newest known event."""
         return self.state.seq if self.state else 0
+
+    @property
+    def stored_state(self) -> RepositoryState | None:
+        """The state as the log keeps it, with the serials of its mirrors' levels."""
+        if self.state is None or not self.serials:
+            return self.state
+        return replace(self.state, serials=dict(self.serials))
 
     def add(self, held: HeldEvent) -> None:
         """Add one more event to the queue.

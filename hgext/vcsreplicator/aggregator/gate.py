@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The gate of `acks`: a mirror with a key must have sealed its records.
+
+Kafka grants rights on topics, not on keys, so any program that may write `acks` can write a record in another mirror's name. The
+gate looks at each record before anything reads it. The newest authentic record of each key counts, also if others follow it.
+A mirror that has just got its key has sealed nothing: until its first sealed record, others of it are passed over without an alarm.
+
+A change of the keys is decided like any other change of the roster, and ends the session: the next one reads all records anew.
+"""
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from ..keys.pairs import KeyPair, agree, make_key, read_keys
+from ..keys.seal import SEAL, Seal, SealKey, is_sealed, read_seal
+from ..log import Record
+from ..words.errors import BadConfig
+from ..words.roster import MirrorState, Roster
+
+logger = structlog.get_logger()
+
+# Seconds for which an alarm names a foreign record after the mirror has overwritten it.
+SHOWN = 3600.0
+
+
+class GateVerdict(enum.StrEnum):
+    """What the gate says of a record.
+
+    It counts; or it is `early`: of a mirror that has sealed nothing yet, or that was removed; or `foreign`: the mirror did not
+    write it; or `replayed`: the mirror did once, and a newer record of this key is known.
+    """
+
+    COUNTS = "counts"
+    EARLY = "early"
+    FOREIGN = "foreign"
+    REPLAYED = "replayed"
+
+    @property
+    def reason(self) -> str:
+        """What is wrong with a refused record, for `errors`."""
+        if self is GateVerdict.REPLAYED:
+            return "an older record of this mirror, written again behind a newer one: it is ignored"
+        return "not sealed by a key that this mirror has in the roster, so another program wrote it: it is ignored"
+
+
+@dataclass(slots=True, kw_only=True)
+class ForeignRecord:
+    """The newest record under a key that the mirror did not write there.
+
+    `written` is the time by the log, `found` by the monotonic clock. `is_open` until the mirror has written another one.
+    """
+
+    offset: int
+    written: float
+    found: float
+    is_open: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sealing:
+    """What the seal of a mirror must have; without `keys`, no record of it counts."""
+
+    epoch: int
+    keys: Mapping[str, SealKey]
+    is_removed: bool
+
+
+class AckGate:
+    """Decides which records of `acks` count; used by one thread.
+
+    `foreign` has the records of others that it found, by key. Its methods raise nothing.
+    """
+
+    def __init__(self, roster: Roster, own: tuple[KeyPair, ...] = (), serials: Iterable[tuple[str, int]] = ()) -> None:
+        """Open the gate for the mirrors of a roster.
+
+        `serials` are the serials that were known before, with the keys of their records: no older record counts.
+        """
+        self.foreign: dict[str, ForeignRecord] = {}
+        self._secures = _list_keys(roster)
+        self._requires = bool(roster.requires_keys)
+        self._sealings = {
+            mirror.name: _Sealing(
+                epoch=mirror.epoch or 0,
+                keys=_agree_all(mirror.name, mirror.keys or (), own),
+                is_removed=mirror.state is MirrorState.REMOVED,
+            )
+            for mirror in roster.mirrors
+            if mirror.keys or roster.requires_keys
+        }
+        # The serial of the newest authentic record of each key; the mirrors that have written one, or others before.
+        self._serials: dict[str, int] = dict(serials)
+        self._sealed: set[str] = set()
+        self._unsealed: set[str] = set()
+        # While everything is read: the newest record of each key if it came before the first sealed one of its mirror.
+        self._early: dict[str, Record] | None = {}
+
+    def is_outdated(self, roster: Roster) -> bool:
+        """Return whether this roster has other keys: all must be judged anew."""
+        return _list_keys(roster) != self._secures
+
+    def judge(self, record: Record, now: float) -> GateVerdict:
+        """Judge a record of `acks`, at the monotonic time `now`.
+
+        Call it once for each record, in order.
+        """
+        key = record.key or ""
+        name = key.partition("/")[0]
+        sealing = self._sealings.get(name)
+        if sealing is None:
+            return GateVerdict.EARLY if self._requires else GateVerdict.COUNTS
+        verdict = self._compare(record, key, sealing, read_seal(record.headers.get(SEAL)))
+        if self._early is not None:
+            self._early.pop(key, None)
+        if verdict is GateVerdict.COUNTS:
+            self._sealed.add(name)
+            if key in self.foreign:
+                self.foreign[key].is_open = False
+        elif verdict is not GateVerdict.EARLY and (sealing.is_removed or name not in self._sealed):
+            if record.value is not None and not sealing.is_removed:
+                self._unsealed.add(name)
+                if self._early is not None:
+                    self._early[key] = record
+            return GateVerdict.EARLY
+        elif verdict is not GateVerdict.EARLY:
+            self._note_foreign(record, now)
+        return verdict
+
+    def find_serial(self, record: Record) -> int | None:
+        """Return the serial of the newest record that counts under this key.
+
+        None if its mirror need not seal.
+        """
+        key = record.key or ""
+        return self._serials.get(key) if key.partition("/")[0] in self._sealings else None
+
+    def end_loading(self, now: float) -> list[Record]:
+        """Return the foreign records before the first sealed one of their mirror.
+
+        The caller has passed in all records of the log. A compacted topic may have lost what the mirror had sealed before: then its
+        level is not known until it writes it again. Tombstones are the aggregator's own.
+        """
+        early, self._early = self._early or {}, None
+        found = [record for key, record in early.items() if key.partition("/")[0] in self._sealed]
+        for record in found:
+            self._note_foreign(record, now)
+        return found
+
+    def list_foreign(self, now: float) -> dict[str, ForeignRecord]:
+        """Return the foreign records that an operator must know of, by key."""
+        shown = {key: each for key, each in self.foreign.items() if each.is_open or now - each.found < SHOWN}
+        self.foreign = shown
+        return shown
+
+    def find_unsealed(self, roster: Roster) -> list[str]:
+        """Return the names of the mirrors that write, and have sealed nothing.
+
+        Notices may wait for them.
+        """
+        unsealed = self._unsealed - self._sealed
+        return [mirror.name for mirror in roster.mirrors if mirror.gates("", None) and mirror.name in unsealed]
+
+    def _note_foreign(self, record: Record, now: float) -> None:
+        self.foreign[record.key or ""] = ForeignRecord(offset=record.offset, written=record.time, found=now)
+
+    def _compare(self, record: Record, key: str, sealing: _Sealing, seal: Seal | None) -> GateVerdict:
+        if seal is None or not is_sealed(seal, sealing.keys, key=key, value=record.value):
+            return GateVerdict.FOREIGN
+        if seal.epoch != sealing.epoch:  # of an earlier life under this name
+            return GateVerdict.EARLY
+        known = self._serials.get(key, -1)
+        if seal.serial < known:
+            return GateVerdict.REPLAYED
+        self._serials[key] = seal.serial
+        return GateVerdict.COUNTS
+
+
+def open_keys(file: str | None, roster: Roster) -> tuple[KeyPair, ...]:
+    """Return the aggregator's keys, made if their file is missing.
+
+    Raises BadConfig, also without a file if the roster needs one.
+    """
+    if file is None:
+        if roster.needs_seals:
+            raise BadConfig("aggregator.key: expected a file, because the roster has keys of mirrors, got none")
+        return ()
+    found = read_keys(Path(file))
+    if not found:
+        found = (make_key(Path(file)),)
+        logger.info("key made", file=file, key=found[0].public)
+    return found
+
+
+def _agree_all(mirror: str, keys: tuple[str, ...], own: tuple[KeyPair, ...]) -> dict[str, SealKey]:
+    found = {}
+    for key in keys:
+        for pair in own:
+            agreed = agree(pair, mirror=key, aggregator=pair.public)
+            if agreed is None:
+                logger.error("key cannot be used", mirror=mirror, key=key[:100])
+                continue
+            found[agreed.pair] = agreed
+    return found
+
+
+def _list_keys(roster: Roster) -> tuple[object, ...]:
+    mirrors = tuple((one.name, one.keys, one.epoch, one.state is MirrorState.REMOVED) for one in roster.mirrors)
+    keyed = tuple(each for each in mirrors if each[1] or roster.requires_keys)
+    return keyed, bool(roster.requires_keys), roster.aggregator_keys or ()

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The seals of this mirror's acks, and its look at what others write in its name.
+
+Once the roster has a key of this mirror, it seals every record that it writes to `acks`, for each key of an aggregator in the
+roster. A record under one of its keys that it did not write, or an older one of its own behind the newest, is overwritten.
+"""
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import structlog
+
+from ..keys.pairs import KeyPair, agree, read_keys
+from ..keys.seal import SEAL, SealKey, is_sealed, make_seal, read_seal
+from ..log import ACKS, STATE, NewRecord, Record
+from ..log.table import Table
+from ..words.errors import BadConfig
+from ..words.records import RepositoryState
+from ..words.roster import Roster
+from ..words.shape import try_json
+
+# The file in the mirror's folder with its private keys.
+KEY_FILE = "key"
+
+logger = structlog.get_logger()
+
+
+class OwnSeals:
+    """Seals records, and finds overwritten ones. Any thread may use it.
+
+    Serials grow over restarts: they begin at the time in microseconds, and behind every serial that was ever read.
+    """
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self._name, self._file = name, folder / KEY_FILE
+        self._lock = threading.Lock()
+        self._epoch = 0
+        # Secrets by pair: those with which this mirror seals now, and all with which its records may be sealed.
+        self._present: dict[str, SealKey] = {}
+        self._known: dict[str, SealKey] = {}
+        self._serial = 0
+        # The highest serial that was read under each key, and the keys whose newest record is not it.
+        self._seen: dict[str, int] = {}
+        self._overwritten: set[str] = set()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the roster has a key of this mirror."""
+        return bool(self._present)
+
+    def take_roster(self, roster: Roster) -> bool:
+        """Follow the keys of a roster; return whether all acks must be sealed anew.
+
+        The file is read again, because it may have another key.
+        """
+        with self._lock:
+            before = self._epoch, self._present
+            mirror = roster.mirror(self._name)
+            wanted, aggregators = (mirror.keys or () if mirror else ()), roster.aggregator_keys or ()
+            own = [pair for pair in self._read_keys() if pair.public in wanted] if wanted else []
+            if wanted and not own:
+                see = f"vcsreplicator key {self._name}"
+                logger.error("no key of this mirror is in the roster: its acks do not count", keys=wanted, see=see)
+            agreed = [[agree(pair, mirror=pair.public, aggregator=other) for other in aggregators] for pair in own]
+            self._known = {each.pair: each for some in agreed for each in some if each is not None}
+            self._present = {each.pair: each for some in agreed[:1] for each in some if each is not None}
+            self._epoch = (mirror.epoch if mirror else None) or 0
+            return bool(self._present) and before != (self._epoch, self._present)
+
+    def seal(self, record: NewRecord) -> NewRecord:
+        """Return the record with a seal.
+
+        While the roster has no key of this mirror, it is returned as it is.
+        """
+        with self._lock:
+            if not self._present or record.key is None:
+                return record
+            self._serial = max(self._serial + 1, time.time_ns() // 1000)
+            keys = tuple(self._present.values())
+            seal = make_seal(keys, key=record.key, value=record.value, epoch=self._epoch, serial=self._serial)
+            return replace(record, headers={**record.headers, SEAL: seal})
+
+    def is_own(self, record: Record) -> bool:
+        """Return whether this mirror wrote the record.
+
+        While the roster has no key of this mirror, every record counts as its own.
+        """
+        with self._lock:
+            return not self._present or self._read_serial(record) is not None
+
+    def look(self, record: Record) -> None:
+        """Look at a record of `acks`, in the order of the log."""
+        key = record.key or ""
+        if key.partition("/")[0] != self._name:
+            return
+        with self._lock:
+            if not self._present:
+                return
+            serial = self._read_serial(record)
+            if serial is not None and serial >= self._seen.get(key, 0):
+                self._seen[key] = serial
+                self._overwritten.discard(key)
+            elif "/" in key and key not in self._overwritten:  # another heartbeat follows anyway
+                self._overwritten.add(key)
+                logger.error("ack overwritten by another program, written again", key=key[:200], offset=record.offset)
+
+    def take_overwritten(self) -> set[str]:
+        """Return the keys whose records must be written again, once."""
+        with self._lock:
+            found, self._overwritten = self._overwritten, set()
+            return found
+
+    def choose(self, table: Table, records: Mapping[str, Record]) -> tuple[dict[str, Record], set[str]]:
+        """Return the acks that this mirror wrote itself, and the keys to write again.
+
+        `records` are all acks in its name, by key. While none is sealed, the mirror has just got its key, and all are its own.
+        """
+        if not self.is_active:
+            return dict(records), set()
+        heartbeat = table.records.get((ACKS, self._name))
+        has_sealed = heartbeat is not None and self.is_own(heartbeat)
+        overwritten = {key for key, record in records.items() if not self.is_own(record)}
+        if overwritten == records.keys() and not has_sealed:
+            return dict(records), set(records)
+        own = {key: record for key, record in records.items() if key not in overwritten}
+        stale = {key for key, record in own.items() if self._must_renew(key, record, table)}
+        return own, overwritten | stale
+
+    def _must_renew(self, key: str, record: Record, table: Table) -> bool:
+        """Return whether the aggregator would not count a record.
+
+        It knows a newer one, or checks with another key.
+        """
+        seal = read_seal(record.headers.get(SEAL))
+        assert seal is not None
+        state = try_json(RepositoryState, table.value(STATE, key.partition("/")[2]))
+        known = (state.serials or {}).get(self._name, 0) if state is not None else 0
+        with self._lock:
+            self._serial = max(self._serial, known)
+            return seal.serial < known or not self._present.keys() <= seal.macs.keys()
+
+    def _read_serial(self, record: Record) -> int | None:
+        """Return the serial of a record that this mirror sealed in its present life.
+
+        None for another record.
+        """
+        seal = read_seal(record.headers.get(SEAL))
+        if seal is None or seal.epoch != self._epoch:
+            return None
+        if not is_sealed(seal, self._known, key=record.key or "", value=record.value):
+            return None
+        self._serial = max(self._serial, seal.serial)
+        return seal.serial
+
+    def _read_keys(self) -> Iterable[KeyPair]:
+        try:
+            return read_keys(self._file)
+        except BadConfig as error:
+            logger.error("key not read", reason=str(error))
+            return ()

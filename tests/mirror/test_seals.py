@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The seals of a mirror's acks: it seals what it writes, and writes again what another program overwrote."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.aggregator.gate import AckGate, GateVerdict
+from hgext.vcsreplicator.keys.pairs import KeyPair, make_key
+from hgext.vcsreplicator.log import ACKS, ROSTER, STATE, Log, NewRecord, Record, topics
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.log.table import find_beginnings, read_records, read_table
+from hgext.vcsreplicator.mirror.namesake import Namesakes
+from hgext.vcsreplicator.mirror.seals import KEY_FILE, OwnSeals
+from hgext.vcsreplicator.mirror.settings import MirrorSettings
+from hgext.vcsreplicator.mirror.writer import AckWriter
+from hgext.vcsreplicator.words.records import Ack, MirrorHeartbeat
+from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
+from hgext.vcsreplicator.words.shape import from_json, to_json
+from testing.builders.aggregator.states import some_state
+from testing.builders.mirror.mirroring import NAME, Bench
+from testing.waiting import eventually
+
+REPOSITORY = "a" * 32
+ACK = f"{NAME}/{REPOSITORY}"
+OTHER = f"{NAME}/{'b' * 32}"
+
+
+class Sealing:
+    """A mirror's seals, and an aggregator that checks them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.aggregator = make_key(folder / "aggregator")
+        self.key = make_key(folder / KEY_FILE)
+        self.seals = OwnSeals(NAME, folder)
+
+    def roster(self, *keys: KeyPair, aggregators: tuple[KeyPair, ...] = (), **members: object) -> Roster:
+        mirror = Mirror(name=NAME, state=MirrorState.ACTIVE, keys=tuple(key.public for key in keys) or None, epoch=3)
+        known = tuple(pair.public for pair in aggregators or (self.aggregator,))
+        return Roster(version=5, mirrors=(replace(mirror, **members),), aggregator_keys=known)  # type: ignore[arg-type]
+
+    def judge(self, roster: Roster, record: NewRecord, *own: KeyPair) -> GateVerdict:
+        """What an aggregator says of a record after a first one that counts."""
+        gate = AckGate(roster, own or (self.aggregator,))
+        return gate.judge(as_read(record), 0.0)
+
+
+def as_read(record: NewRecord, offset: int = 1) -> Record:
+    return Record(
+        topic=ACKS, partition=0, offset=offset, key=record.key, value=record.value, headers=record.headers, time=1.0
+    )
+
+
+@pytest.fixture
+def sealing(tmp_path: Path) -> Sealing:
+    return Sealing(tmp_path)
+
+
+@pytest.mark.parametrize("value", [b"{}", None], ids=["level", "tombstone"])
+def test_what_a_mirror_seals_counts_for_the_aggregator(sealing: Sealing, value: bytes | None) -> None:
+    roster = sealing.roster(sealing.key)
+    assert sealing.seals.take_roster(roster)
+    sealed = sealing.seals.seal(NewRecord(topic=ACKS, key=ACK, value=value))
+    assert sealing.judge(roster, sealed) is GateVerdict.COUNTS
+    assert sealing.seals.is_own(as_read(sealed))
+
+
+def test_a_mirror_without_a_key_in_the_roster_seals_nothing(sealing: Sealing) -> None:
+    assert not sealing.seals.take_roster(sealing.roster())
+    record = NewRecord(topic=ACKS, key=ACK, value=b"{}")
+    assert sealing.seals.seal(record) is record
+
+
+def test_a_mirror_seals_with_its_newest_key_that_the_roster_has(sealing: Sealing) -> None:
+    old, new = sealing.key, make_key(sealing.folder / KEY_FILE)
+    record = NewRecord(topic=ACKS, key=ACK, value=b"{}")
+    assert sealing.seals.take_roster(sealing.roster(old))
+    assert sealing.judge(sealing.roster(old), sealing.seals.seal(record)) is GateVerdict.COUNTS
+    assert sealing.seals.take_roster(sealing.roster(old, new)), "everything is sealed anew"
+    assert sealing.judge(sealing.roster(new), sealing.seals.seal(record)) is GateVerdict.COUNTS
+    assert not sealing.seals.take_roster(sealing.roster(new)), "nothing has changed for it"
+
+
+def test_a_mirror_seals_for_each_key_of_an_aggregator(sealing: Sealing) -> None:
+    other = make_key(sealing.folder / "standby")
+    roster = sealing.roster(sealing.key, aggregators=(sealing.aggregator, other))
+    sealing.seals.take_roster(roster)
+    sealed = sealing.seals.seal(NewRecord(topic=ACKS, key=ACK, value=b"{}"))
+    assert [sealing.judge(roster, sealed, each) for each in (sealing.aggregator, other)] == [GateVerdict.COUNTS] * 2
+
+
+def test_serials_grow_also_if_the_clock_was_set_back(sealing: Sealing, monkeypatch: pytest.MonkeyPatch) -> None:
+    roster = sealing.roster(sealing.key)
+    gate = AckGate(roster, (sealing.aggregator,))
+    sealing.seals.take_roster(roster)
+    record = NewRecord(topic=ACKS, key=ACK, value=b"{}")
+    newest = as_read(sealing.seals.seal(record))
+    assert gate.judge(newest, 0.0) is GateVerdict.COUNTS
+    monkeypatch.setattr("time.time_ns", lambda: 5)
+    again = OwnSeals(NAME, sealing.folder)
+    again.take_roster(roster)
+    again.look(newest)
+    assert gate.judge(as_read(again.seal(record), 2), 0.0) is GateVerdict.COUNTS
+
+
+def test_a_foreign_and_an_older_record_are_overwritten_once_each(sealing: Sealing) -> None:
+    seals = sealing.seals
+    seals.take_roster(sealing.roster(sealing.key))
+    older, newer = (as_read(seals.seal(NewRecord(topic=ACKS, key=ACK, value=b"{}"))) for _ in range(2))
+    for record in (older, newer):
+        seals.look(record)
+    assert seals.take_overwritten() == set()
+    seals.look(older)
+    seals.look(as_read(NewRecord(topic=ACKS, key=OTHER, value=b"{}")))
+    assert seals.take_overwritten() == {ACK, OTHER}
+    assert seals.take_overwritten() == set()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    with open_log(f"sqlite:///{str(tmp_path / 'log.db').lstrip('/')}", creates=True) as log:
+        log.create(topics(partitions=1))
+        yield log
+
+
+def test_at_a_start_only_its_own_records_are_a_mirrors_acks(sealing: Sealing, log: Log) -> None:
+    sealing.seals.take_roster(sealing.roster(sealing.key))
+    own = sealing.seals.seal(NewRecord(topic=ACKS, key=ACK, value=b"{}"))
+    log.append([own, NewRecord(topic=ACKS, key=OTHER, value=b"{}")])
+    table = read_table(log, ACKS, STATE)
+    records = {key: record for (topic, key), record in table.records.items() if topic == ACKS}
+    again = OwnSeals(NAME, sealing.folder)
+    again.take_roster(sealing.roster(sealing.key))
+    assert [set(each) for each in again.choose(table, records)] == [{ACK}, {OTHER}]
+
+
+def test_a_mirror_with_its_first_key_takes_its_former_acks_and_seals_them(sealing: Sealing, log: Log) -> None:
+    log.append([NewRecord(topic=ACKS, key=key, value=b"{}") for key in (ACK, OTHER)])
+    table = read_table(log, ACKS, STATE)
+    records = {key: record for (topic, key), record in table.records.items() if topic == ACKS}
+    sealing.seals.take_roster(sealing.roster(sealing.key))
+    assert [set(each) for each in sealing.seals.choose(table, records)] == [{ACK, OTHER}, {ACK, OTHER}]
+
+
+def test_at_a_start_acks_that_the_aggregator_would_not_count_are_written_again(sealing: Sealing, log: Log) -> None:
+    sealing.seals.take_roster(sealing.roster(sealing.key))
+    log.append([sealing.seals.seal(NewRecord(topic=ACKS, key=key, value=b"{}")) for key in (ACK, OTHER)])
+    known = some_state(repository=REPOSITORY, serials={NAME: 2**60})  # of an ack that the log lost since
+    log.append([NewRecord(topic=STATE, key=REPOSITORY, value=to_json(known))])
+    table = read_table(log, ACKS, STATE)
+    records = {key: record for (topic, key), record in table.records.items() if topic == ACKS}
+    again = OwnSeals(NAME, sealing.folder)
+    again.take_roster(sealing.roster(sealing.key))
+    assert [set(each) for each in again.choose(table, records)] == [{ACK, OTHER}, {ACK}]
+    other = OwnSeals(NAME, sealing.folder)
+    other.take_roster(sealing.roster(sealing.key, aggregators=(sealing.aggregator, make_key(sealing.folder / "new"))))
+    assert [set(each) for each in other.choose(table, records)] == [{ACK, OTHER}, {ACK, OTHER}]
+
+
+@pytest.mark.processes
+def test_a_foreign_heartbeat_ends_no_mirror_with_a_key(sealing: Sealing, log: Log, tmp_path: Path) -> None:
+    settings = MirrorSettings(name=NAME, root=str(tmp_path / "root"), beat_interval=0.05)
+    value = to_json(MirrorHeartbeat(mirror=NAME, time=1.0, positions={}, version="1", instance="0@there"))
+    written = threading.Event()
+
+    def start(seals: OwnSeals) -> Namesakes:
+        return Namesakes(settings, "f@here", log, 0, seals, lambda keys: written.set())
+
+    log.append([NewRecord(topic=ACKS, key=NAME, value=value)])
+    sealing.seals.take_roster(sealing.roster(sealing.key))
+    reports: list[object] = []
+    namesakes = start(sealing.seals)
+    namesakes.watch(reports.append)
+    log.append([NewRecord(topic=ACKS, key=ACK, value=b"{}")])  # behind the heartbeat
+    assert written.wait(60)
+    namesakes.stop()
+    assert reports == []
+    keyless = start(OwnSeals(NAME, sealing.folder))
+    keyless.watch(reports.append)
+    eventually(lambda: len(reports) == 1)
+
+
+def test_a_writer_writes_the_newest_value_again_and_a_tombstone_where_it_has_none(log: Log) -> None:
+    writer = AckWriter(log, "mirror-alpha", lambda arrived: None)
+    writer.remember({ACK: b"1"})
+    writer.ack(ACK, b"2")
+    writer.start()
+    writer.write_again([ACK, OTHER])
+    writer.close(60)
+    newest = {record.key: record.value for record in read_records(log, find_beginnings(log, ACKS))}
+    assert newest == {ACK: b"2", OTHER: None}
+
+
+def newest_ack(bench: Bench, repository: str) -> Record | None:
+    return read_table(bench.log, ACKS).records.get((ACKS, f"{NAME}/{repository}"))
+
+
+@pytest.mark.processes
+def test_a_running_mirror_seals_its_acks_and_overwrites_foreign_ones(tmp_path: Path) -> None:
+    with Bench(tmp_path) as bench:
+        author = bench.author("x")
+        author.push()
+        bench.send(author)
+        folder = Path(bench.settings().folder)
+        with bench.mirror():
+            bench.wait_applied(author)
+            sealing = Sealing(make_folder(folder))
+            roster = sealing.roster(sealing.key)
+            before = newest_ack(bench, author.repository)
+            assert before is not None
+            assert not before.headers
+            bench.log.append([NewRecord(topic=ROSTER, key=KEY, value=to_json(roster))])
+            gate = AckGate(roster, (sealing.aggregator,))
+
+            def is_sealed() -> bool:
+                record = newest_ack(bench, author.repository)
+                return record is not None and gate.judge(record, 0.0) is GateVerdict.COUNTS
+
+            eventually(is_sealed, "all acks are sealed once the roster has the key")
+            level = from_json(Ack, before.value or b"")
+            forged = to_json(replace(level, serving=level.applied + 5, applied=level.applied + 5))
+            bench.log.append([NewRecord(topic=ACKS, key=f"{NAME}/{author.repository}", value=forged)])
+            assert not is_sealed()
+            eventually(is_sealed, "the mirror has written its own again")
+            record = newest_ack(bench, author.repository)
+            assert record is not None
+            assert record.value == before.value
+        bench.log.append([NewRecord(topic=ACKS, key=f"{NAME}/{author.repository}", value=forged)])
+        with bench.mirror():
+            eventually(is_sealed, "and at a start")
+            author.push()
+            bench.send(author)
+            bench.wait_applied(author)
+
+
+def make_folder(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
