@@ -196,6 +196,19 @@ def test_a_level_that_the_log_lost_to_a_foreign_one_raises_an_alarm(memory: Inst
     )
 
 
+@pytest.mark.processes
+def test_older_records_that_the_log_still_has_are_no_replays_at_a_start(real: Installation, tmp_path: Path) -> None:
+    (beta,) = keyed(real, tmp_path, "beta")
+    chain = Chain("x")
+    send(real.log, chain.take(3))
+    for applied in (1, 2, 3):
+        beta.ack(chain.ack("beta", applied, applied - 1))
+        real.turn()
+    real.stop()
+    real.turn()
+    assert (real.level("beta", chain), real.rejects(), real.alarms()) == ((3, 2), [], "")
+
+
 @pytest.mark.parametrize("headers", [{}, {SEAL: ""}, {SEAL: "0 1 99 "}, {SEAL: "2 1 99 " + "a" * 16 + ":" + "b" * 64}])
 def test_no_older_or_other_form_of_a_seal_counts(memory: Installation, tmp_path: Path, headers: dict[str, str]) -> None:
     keyed(memory, tmp_path, "beta")

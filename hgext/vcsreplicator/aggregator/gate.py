@@ -57,6 +57,7 @@ class ForeignRecord:
     offset: int
     written: float
     found: float
+    verdict: GateVerdict
     is_open: bool = True
 
 
@@ -118,8 +119,7 @@ class AckGate:
             self._early.pop(key, None)
         if verdict is GateVerdict.COUNTS:
             self._sealed.add(name)
-            if key in self.foreign:
-                self.foreign[key].is_open = False
+            self._close_foreign(key)
         elif verdict is not GateVerdict.EARLY and (sealing.is_removed or name not in self._sealed):
             if record.value is not None and not sealing.is_removed:
                 self._unsealed.add(name)
@@ -127,7 +127,7 @@ class AckGate:
                     self._early[key] = record
             return GateVerdict.EARLY
         elif verdict is not GateVerdict.EARLY:
-            self._note_foreign(record, now)
+            self._note_foreign(record, now, verdict)
         return verdict
 
     def find_serial(self, record: Record) -> int | None:
@@ -147,7 +147,7 @@ class AckGate:
         early, self._early = self._early or {}, None
         found = [record for key, record in early.items() if key.partition("/")[0] in self._sealed]
         for record in found:
-            self._note_foreign(record, now)
+            self._note_foreign(record, now, GateVerdict.FOREIGN)
         return found
 
     def list_foreign(self, now: float) -> dict[str, ForeignRecord]:
@@ -164,8 +164,20 @@ class AckGate:
         unsealed = self._unsealed - self._sealed
         return [mirror.name for mirror in roster.mirrors if mirror.gates("", None) and mirror.name in unsealed]
 
-    def _note_foreign(self, record: Record, now: float) -> None:
-        self.foreign[record.key or ""] = ForeignRecord(offset=record.offset, written=record.time, found=now)
+    def _note_foreign(self, record: Record, now: float, verdict: GateVerdict) -> None:
+        found = ForeignRecord(offset=record.offset, written=record.time, found=now, verdict=verdict)
+        self.foreign[record.key or ""] = found
+
+    def _close_foreign(self, key: str) -> None:
+        """Note that the mirror has written a record behind the foreign one.
+
+        While everything is read, an older record in front of the newest is no replay.
+        """
+        found = self.foreign.get(key)
+        if found is not None and self._early is not None and found.verdict is GateVerdict.REPLAYED:
+            del self.foreign[key]
+        elif found is not None:
+            found.is_open = False
 
     def _compare(self, record: Record, key: str, sealing: _Sealing, seal: Seal | None) -> GateVerdict:
         if seal is None or not is_sealed(seal, sealing.keys, key=key, value=record.value):

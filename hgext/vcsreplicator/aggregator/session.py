@@ -160,6 +160,8 @@ class Session:
                 if verdict is GateVerdict.COUNTS:
                     newest.pop(record.key, None)
                     newest[record.key] = record
+                    if foreign.get(record.key, (None, None))[1] is GateVerdict.REPLAYED:
+                        del foreign[record.key]  # the log still had an older record of the mirror
                 elif verdict is not GateVerdict.EARLY:
                     foreign[record.key] = record, verdict
             positions = reader.positions()

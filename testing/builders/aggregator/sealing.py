@@ -8,7 +8,7 @@ from hgext.vcsreplicator.keys.pairs import KeyPair, agree, make_key
 from hgext.vcsreplicator.keys.seal import SEAL, make_seal
 from hgext.vcsreplicator.log import ACKS, ROSTER, Log, NewRecord
 from hgext.vcsreplicator.log.table import read_table
-from hgext.vcsreplicator.words.records import Ack, MirrorHeartbeat
+from hgext.vcsreplicator.words.records import MIRROR_FORMAT, Ack, MirrorHeartbeat
 from hgext.vcsreplicator.words.roster import KEY, Roster
 from hgext.vcsreplicator.words.shape import from_json, to_json
 
@@ -57,7 +57,10 @@ class SealingMirror:
 
     def beat(self) -> NewRecord:
         """Write a sealed heartbeat; return its record."""
-        return self._write(self.name, to_json(MirrorHeartbeat(mirror=self.name, time=1.0, positions={}, version="1")))
+        return self._write(
+            self.name,
+            to_json(MirrorHeartbeat(mirror=self.name, time=1.0, positions={}, version="1", format=MIRROR_FORMAT)),
+        )
 
     def _write(self, key: str, value: bytes) -> NewRecord:
         record = self.seal(key, value)
