@@ -100,6 +100,8 @@ def _find_host(host: str) -> None:
 class _Parser(HTTPRequestParser):  # type: ignore[misc]
     """A parser that refuses, with 400, a request whose end or meaning is in doubt."""
 
+    completed: bool
+
     def received(self, data: bytes) -> int:
         """Take bytes of a request; return how many.
 
