@@ -11,9 +11,10 @@ import ctypes
 import signal
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from typing import Any
 
-from mercurial import bundle2, exchange, extensions, streamclone, url
+from mercurial import bundle2, exchange, streamclone, url
 
 testedwith = b"6.3 6.9 7.0 7.1 7.2"
 
@@ -45,5 +46,11 @@ def extsetup(ui: Any) -> None:
     bundle2.parthandlermapping.clear()
     bundle2.parthandlermapping.update(needed)
     del bundle2.capabilities[b"remote-changegroup"]
-    extensions.wrapfunction(streamclone, "canperformstreamclone", lambda *_, **__: (False, None))
-    extensions.wrapfunction(exchange, "_maybeapplyclonebundle", lambda *_: None)
+    _replace(streamclone, "canperformstreamclone", lambda *_, **__: (False, None))
+    _replace(exchange, "_maybeapplyclonebundle", lambda *_: None)
+
+
+def _replace(module: Any, name: str, function: Callable[..., Any]) -> None:
+    """Replace a function of Mercurial; raises AttributeError if there is none."""
+    getattr(module, name)
+    setattr(module, name, function)
