@@ -95,11 +95,12 @@ def extsetup(ui: Ui) -> None:
 
 
 def _wrap_seams(*, locking: bool, is_master: bool) -> None:
-    from . import requirement, wirecommands
+    from . import parts, requirement, wirecommands
 
     store.complete_journals()
     wirecommands.register()
     streams.refuse_pushed()
+    parts.forget_addresses()
     _guard_changegroups()
     requirement.register(locking=locking)
     seams.check("mercurial.localrepo", "localrepository.transaction", "localrepository.rollback")
@@ -108,6 +109,7 @@ def _wrap_seams(*, locking: bool, is_master: bool) -> None:
     seams.wrap("mercurial.scmutil", "resolvehexnodeidprefix", seams.loading(_UNKNOWN, "resolve_prefix"))
     for command in ("between", "branches", "changegroup", "changegroupsubset", "getbundle"):
         seams.wrap("mercurial.wireprotov1server", f"commands.{command}", seams.loading(_UNKNOWN, "refuse_unknown"))
+    seams.wrap("mercurial.exchange", "unbundle", parts.check_push)
     seams.wrap("mercurial.exchange", "unbundle", seams.loading(f"{_MASTER}.refusals", "name_full_disk"))
     seams.wrap("mercurial.repair", "strip", seams.loading(_STRIPPING, "strip"))
     seams.wrap("mercurial.repair", "deleteobsmarkers", seams.loading(_STRIPPING, "delete_markers"))

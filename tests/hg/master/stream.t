@@ -13,8 +13,8 @@ A pushed copy of a whole store would bypass every hook and the pushlog: parts of
   >   python "$TESTDIR/send-bundle.py" ssh://user@dummy/$TESTTMP/repos/one $stream.hg
   >   hgm -R repos/one log
   > done
-  abort: a push cannot bring a copy of a whole store; push changesets instead
-  abort: a push cannot bring a copy of a whole store; push changesets instead
+  abort: a push cannot bring this part: 'stream2'
+  abort: a push cannot bring this part: 'stream3-exp'
 
 A server that has only the pushlog refuses them too.
 

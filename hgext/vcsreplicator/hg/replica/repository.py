@@ -28,7 +28,7 @@ from pushlog import store, versions
 
 from ...outbox.folder import refuse_repository_pipes
 from ...words.errors import BadConfig
-from .. import requirement
+from .. import parts, requirement
 from ..serving import caches, views
 
 
@@ -44,6 +44,7 @@ def prepare() -> Ui:
     if not os.environ.get("HGRCSKIPREPO") or not os.environ.get("HGRCPATH"):
         raise BadConfig("a worker of a mirror needs HGRCSKIPREPO and HGRCPATH in its environment")
     versions.initialize()
+    parts.forget_addresses()
     store.complete_journals()
     ui = uimod.ui.load()
     ui.fout = ui.ferr = _DiscardedOutput()

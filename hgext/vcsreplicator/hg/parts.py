@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The parts of bundles that may arrive here.
+
+A part can be within the payload of another, which it interrupts. Mercurial's handler is then given no repository, but still works
+with its network.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+from collections.abc import Callable
+from typing import IO, TYPE_CHECKING, Any
+
+from mercurial import bundle2, error
+from mercurial.utils import stringutil
+
+if TYPE_CHECKING:
+    from mercurial.localrepo import localrepository
+
+# All that `hg push` sends, with evolve and topic too; and a part that bundles in files have, which does nothing.
+_PUSHED = frozenset(
+    b"replycaps check:heads check:updated-heads check:bookmarks check:phases changegroup phase-heads pushkey obsmarkers bookmarks "
+    b"pushvars cache:rev-branch-cache".split()
+)
+# With it a client says that it cannot send the rest of a part.
+_INTERRUPTING = frozenset({b"error:abort"})
+# In place of the size of a piece of a payload: a part follows.
+_INTERRUPT = -1
+# With it a bundle names an address, which the receiver fetches.
+_ADDRESS = b"remote-changegroup"
+_SIZE = struct.Struct(">i")
+# Bytes of the largest header of a part: 510 parameters, whose names and values have 255 bytes at most.
+_LARGEST_HEADER = 512 * 1024
+# Bytes of a bundle that are kept in memory while it is checked; more go to a temporary file.
+_SPOOLED = 1024 * 1024
+# Bytes that are read at a time.
+_PIECE = 128 * 1024
+
+
+def forget_addresses() -> None:
+    """Have this process fetch nothing that a bundle names, and not offer to.
+
+    Mercurial's parts must be registered.
+    """
+    bundle2.parthandlermapping.pop(_ADDRESS, None)
+    bundle2.capabilities.pop(_ADDRESS, None)
+
+
+def check_push(orig: Callable[..., Any], repo: localrepository, cg: Any, heads: Any, source: bytes, url: bytes) -> Any:
+    """Wrap `exchange.unbundle`: refuse parts that no push needs.
+
+    Raises Abort before Mercurial takes a lock. So while others wait for the repository, a push only adds what has arrived.
+    """
+    if not isinstance(cg, bundle2.unbundle20):
+        return orig(repo, cg, heads, source, url)
+    bundle: Any = cg
+    with tempfile.SpooledTemporaryFile(_SPOOLED) as whole:
+        try:
+            if bundle.compressed():  # no client does that, and a small one could unpack to any size
+                raise error.Abort(b"a push cannot be compressed", hint=b"push with hg push")
+            if not hasattr(bundle._fp, "seek"):  # it still arrives, and the lock would wait for its sender
+                _copy(bundle._fp, whole)
+                bundle._fp = whole
+            start = bundle._fp.tell()
+            _check_parts(bundle._fp)
+            bundle._fp.seek(start)
+        except Exception as problem:
+            problem.duringunbundle2 = True  # type: ignore[attr-defined] # Mercurial then answers so that the client can read it
+            raise
+        return orig(repo, bundle, heads, source, url)
+
+
+def _copy(stream: Any, whole: IO[bytes]) -> None:
+    while piece := stream.read(_PIECE):
+        whole.write(piece)
+    whole.seek(0)
+
+
+def _check_parts(file: IO[bytes]) -> None:
+    """Raise Abort for a part that no push needs, or a damaged bundle.
+
+    Reads only headers.
+    """
+    depth = 0  # of the parts that are open here: the last one interrupts that before it
+    while True:
+        size = _read_size(file)
+        if depth and size == _INTERRUPT:
+            size = _read_size(file)
+            if not size:
+                continue  # Mercurial allows an interruption without a part
+            is_part = True
+        else:
+            is_part = not depth and size > 0
+        if size < 0 or (is_part and size > _LARGEST_HEADER):
+            raise error.Abort(b"the pushed bundle is damaged: a size of %d" % size)
+        if is_part:
+            _check_name(_read_exactly(file, size), _INTERRUPTING if depth else _PUSHED)
+            depth += 1
+        elif size:
+            file.seek(size, os.SEEK_CUR)
+        elif depth:
+            depth -= 1
+        else:
+            return
+
+
+def _check_name(header: bytes, allowed: frozenset[bytes]) -> None:
+    """Raise Abort for a part that is not allowed.
+
+    Mercurial passes over a part that it does not know, if the client does not insist on it: a name in lower case.
+    """
+    name = header[1 : 1 + header[0]]
+    kind = name.lower()
+    if kind not in allowed and (kind != name or kind in bundle2.parthandlermapping):
+        raise error.Abort(
+            b"a push cannot bring this part: %s" % stringutil.pprint(kind),
+            hint=b"a push brings changesets, phases, bookmarks and markers; push with hg push",
+        )
+
+
+def _read_size(file: IO[bytes]) -> int:
+    (size,) = _SIZE.unpack(_read_exactly(file, _SIZE.size))
+    return int(size)
+
+
+def _read_exactly(file: IO[bytes], size: int) -> bytes:
+    found = file.read(size)
+    if len(found) < size:
+        raise error.Abort(b"the pushed bundle is cut off")
+    return found
