@@ -30,6 +30,11 @@ def part(name: bytes, parameters: Mapping[bytes, bytes], *payload: bytes) -> byt
     return struct.pack(">i", len(header)) + header + chunks + _END
 
 
+def interrupted(outer: bytes, inner: bytes) -> bytes:
+    """Return a part with another one within its payload."""
+    return outer.removesuffix(_END) + struct.pack(">i", -1) + inner + _END
+
+
 def bundle(*parts: bytes) -> bytes:
     """Return a bundle with these parts."""
     return b"HG20" + struct.pack(">i", 0) + b"".join(parts) + _END

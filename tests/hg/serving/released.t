@@ -238,7 +238,7 @@ Drafts of the unreleased part are not named to clients of a non-publishing mirro
   
   5a253250457ef5a730fec67016b798b4d5ba80d1	1 (no-eol)
 
-A mirror refuses pushes.
+A mirror refuses pushes, over the wire before it reads any of them.
 
   $ cd by-path
   $ hg pull --quiet; hg update --quiet tip; echo mine > file; hg commit -m mine
@@ -251,7 +251,10 @@ A mirror refuses pushes.
   pushing to ssh://user@dummy/repo
   searching for changes
   remote: this is a read-only mirror; push to the master instead
-  abort: push failed on remote
+  remote: 
+  remote: -
+  abort: remote error
+  (check previous remote output)
   [100]
   $ hg push http://localhost:$HGPORT/
   pushing to http://localhost:$HGPORT/

@@ -137,6 +137,37 @@ def test_host_sends_the_worker_to_no_clone_bundle(server: CommandServer, tmp_pat
     assert elsewhere.asked == 0
 
 
+# Makes a repository with a file whose name leads out of it.
+LEADING_OUT = """
+import sys
+from mercurial import context, ui
+from pushlog.versions import factory, initialize
+
+initialize()
+repo = factory.repository(ui.ui.load(), sys.argv[1].encode(), create=True)
+name = sys.argv[2].encode()
+file = lambda repo, ctx, path: context.memfilectx(repo, ctx, path, b"theirs")
+parents = [repo.nodeconstants.nullid] * 2
+repo.commitctx(context.memctx(repo, parents, b"out", [name], file, user=b"dana", date=b"0 0"))
+"""
+
+
+@pytest.mark.parametrize("name", ["../../../../../victim/authorized_keys", "../../.hg/hgrc", "/etc/x"])
+def test_names_of_files_in_changesets_lead_nowhere(
+    patient: CommandServer, host: HgHost, tmp_path: Path, victim: Path, name: str
+) -> None:
+    repository = f"out{len(name)}"
+    subprocess.run([sys.executable, "-c", LEADING_OUT, host.folder / repository, name], check=True)
+    before = set(tmp_path.rglob("*"))
+    nodes = host._read(repository)
+    with contextlib.suppress(HgFailed, CloneUnavailable):
+        read(tmp_path / "clones", patient, host.url(repository), nodes)
+    made = set(tmp_path.rglob("*")) - before - {tmp_path / "clones"}
+    assert all(path.is_relative_to(tmp_path / "clones") for path in made)
+    assert not list((tmp_path / "clones").rglob("hgrc"))
+    assert victim.read_text() == "ours\n"
+
+
 # -- interrupted clones
 
 

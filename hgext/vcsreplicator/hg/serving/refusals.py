@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from mercurial.hgweb.hgweb_mod_inner import requestcontext
     from mercurial.hgweb.request import parsedrequest
 
-# Pushes: their own wrappers refuse them, so that clients of every version read why.
-_PUSHES = (b"pushkey", b"unbundle")
+# Its own wrapper refuses it, so that clients of every version read why.
+_PUSHKEY = b"pushkey"
 # Commands of Mercurial's extensions that answer from files beside the history: largefiles, remotefilelog, fastannotate. And those
 # by which a master offers all its data to mirrors.
 _UNGUARDED = frozenset(
@@ -32,8 +32,8 @@ _UNGUARDED = frozenset(
 def install() -> None:
     """Wrap pushes, every command of the wire protocol, and hgweb's own check.
 
-    That check is what hgweb asks about each operation. Raises MissingSeam if this Mercurial lacks one of them or gives it other
-    arguments.
+    A push over the wire is refused before its content is read: Mercurial would write all of it to a temporary file. That check is
+    what hgweb asks about each operation. Raises MissingSeam if this Mercurial lacks one of them or gives it other arguments.
     """
     seams.wrap("mercurial.exchange", "unbundle", _refuse_push)
     seams.wrap("mercurial.wireprotov1server", "commands.pushkey", _refuse_pushkey)
@@ -83,7 +83,7 @@ def _dispatch_batch(
 def _reason_to_refuse(repo: localrepository, command: bytes) -> bytes | None:
     """Find why a mirror does not answer: it would write, or read past the view."""
     entry = wireprotov1server.commands.get(command)
-    if entry is None or command in _PUSHES or not is_mirror(repo.ui):
+    if entry is None or command == _PUSHKEY or not is_mirror(repo.ui):
         return None
     if command in _UNGUARDED:
         return b"a mirror does not answer the command %s\n" % command
