@@ -738,3 +738,22 @@ def test_more_repositories_in_trouble_than_readers_all_heal(bench: Bench) -> Non
         bench.wait_applied(*authors)
     assert bench.notes() == []
     assert equal(bench, authors[-1])
+
+
+def test_a_copy_with_a_journal_that_an_enemy_left_is_made_again_and_nothing_else_is_touched(
+    bench: Bench, tmp_path: Path
+) -> None:
+    patient, neighbour = two(bench)
+    push(bench, patient, neighbour)
+    with bench.mirror():
+        bench.wait_applied(patient, neighbour)
+    profile, store = tmp_path / "profile", bench.where(patient) / ".hg/store"
+    profile.write_text("mine")
+    (store / "journal").touch()
+    outside = os.path.relpath(profile, store.parent)
+    (store / "journal.backupfiles").write_bytes(b"2\nplain\0%s\0\0000\n" % os.fsencode(outside))
+    push(bench, patient, neighbour)
+    with bench.mirror():
+        bench.wait_applied(patient, neighbour)
+    assert equal(bench, patient)
+    assert profile.read_text() == "mine"
