@@ -9,13 +9,12 @@ Unavailable.
 import fcntl
 import os
 import sqlite3
-import stat
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hgext.vcsreplicator.log.ownership import give_to_owner, name_owner
+from hgext.vcsreplicator.log.ownership import close_to_others, make_file, name_owner
 from hgext.vcsreplicator.words.errors import BadConfig, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.passing import is_passing_for
 
@@ -49,7 +48,7 @@ class Database:
         try:
             if path != NOWHERE:
                 own(path)
-                _close_to_others(path)
+                close_to_others(path, f"{path}-wal", f"{path}-shm")
             self._connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
             try:
                 self._connection.execute("PRAGMA journal_mode=WAL")
@@ -114,28 +113,8 @@ def own(path: str) -> None:
     An administrator may be the first to use it. Other users may not read it, because headers of webhooks may be secret. Raises
     OSError.
     """
-    folder = Path(path).parent
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        made = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
-    except FileExistsError:
-        return
-    try:
-        give_to_owner(made, folder)
-    finally:
-        os.close(made)
-
-
-def _close_to_others(path: str) -> None:
-    """Take a database of an earlier release, and its journals, from other users.
-
-    Only their owner can; others open them as they are. The files are not opened, because closing one gives up the locks on it.
-    """
-    for file in (path, f"{path}-wal", f"{path}-shm"):
-        with suppress(OSError):
-            mode = stat.S_IMODE(os.stat(file).st_mode)
-            if mode & stat.S_IRWXO:
-                os.chmod(file, mode & ~stat.S_IRWXO)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    make_file(path)
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from .window import PATIENCE, Delivery, Patience
 class JsonLinesSettings:
     """Settings of the destination `jsonlines`.
 
-    `file` is an absolute path, created with mode 0644 less the umask; its folder must exist.
+    `file` is an absolute path, created with mode 0640 less the umask; its folder must exist.
     """
 
     file: str
@@ -138,7 +138,7 @@ class JsonLines:
         if self._file is not None and not self._is_current():
             self.close()
         if self._file is None:
-            self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY, 0o644)
+            self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY, 0o640)
             if not stat.S_ISREG(os.fstat(self._file).st_mode):
                 self.close()
                 raise Unavailable(

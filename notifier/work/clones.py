@@ -92,7 +92,7 @@ class Clones:
         """Make the folder, and try to lock a file in it; raises Unavailable or BadConfig."""
         doing = ""
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o750, parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self._folder) as file:
                 doing = "takes no file locks: "
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -163,8 +163,8 @@ class Clones:
         ended while this waits.
         """
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)  # an operator may remove it at any time
-            lock = os.open(clone.with_name(f".{clone.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._folder.mkdir(mode=0o750, parents=True, exist_ok=True)  # an operator may remove it at any time
+            lock = os.open(clone.with_name(f".{clone.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         except OSError as error:
             self._find_cause(error, is_held=isinstance(error, PermissionError))
             raise Unavailable(f"work.clones: {self._folder}: cannot be written: {error.strerror}") from error

@@ -28,3 +28,13 @@ def closed(path: Path) -> Iterator[None]:
     finally:
         library.capset(header, before)
         path.chmod(mode)
+
+
+@contextlib.contextmanager
+def under(umask: int) -> Iterator[None]:
+    """Within the block the process makes files with this umask."""
+    before = os.umask(umask)
+    try:
+        yield
+    finally:
+        os.umask(before)

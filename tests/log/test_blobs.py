@@ -18,6 +18,7 @@ import pytest
 from hgext.vcsreplicator.log.blobs import open_blobs
 from hgext.vcsreplicator.words.errors import MalformedEvent, NoRoom, Unavailable
 from hgext.vcsreplicator.words.wire import BundlePlace
+from testing.faults.permission import under
 
 pytestmark = pytest.mark.processes
 
@@ -150,12 +151,17 @@ open_blobs({url!r}).put([b"some", b"bundle"])
         assert file.read() == b"somebundle"
 
 
+@pytest.mark.parametrize(("umask", "expected"), [(0, 0o770), (0o022, 0o750), (0o002, 0o770)])
+def test_no_other_user_may_read_a_blob_under_any_umask(tmp_path, umask, expected):
+    with under(umask):
+        open_blobs(f"file://{tmp_path}/blobs").put(iter(PIECES))
+    top, folder, blob = (stat.S_IMODE(made.stat().st_mode) for made in sorted(tmp_path.rglob("*")))
+    assert (top, folder, blob) == (expected, expected, expected & 0o660)
+
+
 def test_everybody_of_the_folders_group_may_store(tmp_path):
     tmp_path.chmod(0o2775)
-    mask = os.umask(0o022)
-    try:
+    with under(0o022):
         open_blobs(f"file://{tmp_path}").put(iter(PIECES))
-    finally:
-        os.umask(mask)
     folder, blob = sorted(tmp_path.rglob("*"))
-    assert [oct(stat.S_IMODE(made.stat().st_mode)) for made in (folder, blob)] == ["0o2775", "0o664"]
+    assert [oct(stat.S_IMODE(made.stat().st_mode)) for made in (folder, blob)] == ["0o2770", "0o660"]

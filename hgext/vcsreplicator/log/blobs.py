@@ -73,8 +73,8 @@ def open_blobs(url: str) -> BlobStore:
 class FolderBlobs:
     """Blobs as files, spread over 256 folders.
 
-    A user who may write to the folder may write to all of it, independently of the umask. Files that root writes belong to the
-    owner of the folder.
+    A user who may write to the folder may write to all of it, independently of the umask. Its group may read all, other users
+    nothing. Files that root writes belong to the owner of the folder.
     """
 
     def __init__(self, folder: str) -> None:
@@ -90,9 +90,9 @@ class FolderBlobs:
                 path, mode = self._find_path(attachment), os.stat(self._folder).st_mode
                 if not os.path.exists(path):
                     with contextlib.suppress(FileExistsError):
-                        make_folder(os.path.dirname(path), mode & 0o2777)
+                        make_folder(os.path.dirname(path), mode & 0o2770)
                     os.fsync(file.fileno())
-                    os.fchmod(file.fileno(), 0o644 | mode & 0o020)
+                    os.fchmod(file.fileno(), 0o640 | mode & 0o020)
                     give_to_owner(file.fileno(), self._folder)
                     with contextlib.suppress(FileExistsError):  # another process was faster
                         os.link(file.name, path)

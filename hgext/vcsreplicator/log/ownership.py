@@ -10,6 +10,7 @@ import grp
 import os
 import pwd
 import shlex
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,12 +25,41 @@ def give_to_owner(made: int, folder: str | Path) -> None:
         os.fchown(made, owner.st_uid, owner.st_gid)
 
 
-def make_folder(path: str | Path, mode: int | None = None) -> None:
+def close_to_others(*paths: str | Path) -> None:
+    """Take files, such as those of an earlier release, from other users.
+
+    Only their owner can; others leave them as they are. The files are not opened, because closing one gives up SQLite's locks on
+    it.
+    """
+    for path in paths:
+        with contextlib.suppress(OSError):
+            mode = stat.S_IMODE(os.stat(path).st_mode)
+            if mode & stat.S_IRWXO:
+                os.chmod(path, mode & ~stat.S_IRWXO)
+
+
+def make_file(path: str | Path, mode: int = 0o640) -> None:
+    """Make an empty file with this mode less the umask, if it is missing.
+
+    It is for the owner of the folder. Raises OSError.
+    """
+    try:
+        made = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    except FileExistsError:
+        return
+    try:
+        give_to_owner(made, Path(path).parent)
+    finally:
+        os.close(made)
+
+
+def make_folder(path: str | Path, mode: int | None = None, *, is_private: bool = True) -> None:
     """Make a folder with this mode, for the owner of the one that it is in.
 
-    Without `mode` the umask decides. Raises OSError, FileExistsError if it is there.
+    Without `mode` the umask decides, and about other users `is_private`: they may do nothing. Raises OSError, FileExistsError if
+    it is there.
     """
-    os.mkdir(path)
+    os.mkdir(path, 0o770 if is_private else 0o777)
     with _open_folder(path) as made:
         give_to_owner(made, os.path.dirname(path))
         if mode is not None:
@@ -39,12 +69,12 @@ def make_folder(path: str | Path, mode: int | None = None) -> None:
 def make_folders(path: str | Path) -> None:
     """Make a folder, and those above it that are missing.
 
-    Each is for the owner of the one that it is in. Raises OSError.
+    Each is for the owner of the one that it is in, and the last is closed to other users. Raises OSError.
     """
     missing = [folder for folder in (Path(path), *Path(path).parents) if not folder.exists()]
     for folder in reversed(missing):
         with contextlib.suppress(FileExistsError):  # another process was faster
-            make_folder(folder)
+            make_folder(folder, is_private=folder == Path(path))
 
 
 def set_mode(path: str | Path, mode: int) -> None:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from ..log.ownership import close_to_others, make_file
 from ..log.requests import COLUMNS, RequestTable
 from ..words.errors import BadConfig, Unavailable
 from ..words.records import Reason
@@ -88,7 +89,9 @@ class Notes:
 
     def __init__(self, file: Path) -> None:
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
+            file.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            make_file(file)
+            close_to_others(file)
             self._database = sqlite3.connect(file, isolation_level=None, timeout=30)
             self._database.row_factory = sqlite3.Row
             self._database.execute("PRAGMA synchronous = FULL")

@@ -177,8 +177,8 @@ def lock_folder(settings: MirrorSettings) -> Iterator[None]:
         os.scandir(settings.root).close()
     place = ("state", settings.state) if settings.state else ("root", settings.root)
     with _naming_folder(settings, *place):
-        _make_folder(settings.folder)
-        lock = os.open(os.path.join(settings.folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        _make_folder(settings.folder, 0o750)
+        lock = os.open(os.path.join(settings.folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
         with _naming_folder(settings, *place):
             try:
@@ -194,13 +194,13 @@ def lock_folder(settings: MirrorSettings) -> Iterator[None]:
         os.close(lock)
 
 
-def _make_folder(folder: str) -> None:
-    """Make the folder if missing; raise the error of a mount that does not answer.
+def _make_folder(folder: str, mode: int = 0o777) -> None:
+    """Make the folder with this mode less the umask if missing; raise the error of a mount that does not answer.
 
     `os.makedirs` takes such a mount for a file.
     """
     try:
-        os.makedirs(folder, exist_ok=True)
+        os.makedirs(folder, mode, exist_ok=True)
     except FileExistsError:
         if not stat.S_ISDIR(os.stat(folder).st_mode):
             raise

@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 import sqlite3
+import stat
 import subprocess
 import sys
 import threading
@@ -23,7 +24,7 @@ from hgext.vcsreplicator.log.sqlite.filesystem import kind_of, refuse_network
 from hgext.vcsreplicator.log.sqlite.reader import FALLBACK_POLL
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import BadConfig, Fenced, Rewound, Unavailable
-from testing.faults.permission import closed
+from testing.faults.permission import closed, under
 from testing.services.cache import CHECKOUT
 
 pytestmark = pytest.mark.processes
@@ -600,18 +601,34 @@ def test_a_database_may_lie_deeper_than_a_socket_may_be_named(tmp_path: Path) ->
         reader.close()
 
 
+@pytest.mark.parametrize(("umask", "expected"), [(0, 0o660), (0o022, 0o640), (0o002, 0o660), (0o077, 0o600)])
+def test_no_other_user_may_read_the_log_under_any_umask(tmp_path: Path, umask: int, expected: int) -> None:
+    with under(umask), SqliteLog(tmp_path / "log.db", creates=True) as log:
+        log.create(TOPICS)
+        log.append([message(b"1")])
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert modes.pop("log.db-wake") == expected | (expected & 0o440) >> 2
+    assert modes == {"log.db": expected, "log.db-wal": expected, "log.db-shm": expected}
+
+
+def test_a_log_of_an_earlier_version_is_closed_to_other_users(tmp_path: Path) -> None:
+    with SqliteLog(tmp_path / "log.db", creates=True) as log:
+        log.create(TOPICS)
+        for path in tmp_path.glob("log.db*"):
+            path.chmod(0o775 if path.is_dir() else 0o664)
+        SqliteLog(tmp_path / "log.db").close()
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert modes == {"log.db": 0o660, "log.db-wal": 0o660, "log.db-shm": 0o660, "log.db-wake": 0o770}
+
+
 def test_whoever_may_write_the_database_may_ring(tmp_path: Path) -> None:
-    old = os.umask(0o002)
-    try:
-        with SqliteLog(tmp_path / "log.db", creates=True) as log:
-            log.create(TOPICS)
-            reader = log.reader({(NOTICES, 0): 0})
-            [bell] = log.bells.iterdir()
-            assert oct(log.bells.stat().st_mode & 0o777) == oct(0o775)
-            assert oct(bell.stat().st_mode & 0o777) == oct(0o664)
-            reader.close()
-    finally:
-        os.umask(old)
+    with under(0o002), SqliteLog(tmp_path / "log.db", creates=True) as log:
+        log.create(TOPICS)
+        reader = log.reader({(NOTICES, 0): 0})
+        [bell] = log.bells.iterdir()
+        assert oct(log.bells.stat().st_mode & 0o777) == oct(0o770)
+        assert oct(bell.stat().st_mode & 0o777) == oct(0o660)
+        reader.close()
 
 
 def test_a_log_that_root_makes_belongs_to_the_owner_of_its_folder(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from ...words.errors import BadConfig, NoRoom, Unavailable
-from ..ownership import give_to_owner, make_folder, set_mode
+from ..ownership import close_to_others, make_file, make_folder, set_mode
 from . import statements as sql
 
 # The kinds of transactions. A reading one takes its snapshot as it begins.
@@ -167,16 +167,18 @@ def prepare_database(path: Path, bells: Path, patience: float, *, creates: bool)
     """Bring the database to our schema, and create the folder of its bells.
 
     With `creates`, create a missing database too; else raise Unavailable, as the services that wait for a lost one would go on with
-    an empty one. Files that root makes belong to the owner of the folder, so that services of that user can use them; SQLite gives
-    its `-wal` and `-shm` files the owner of the database. Raises BadConfig or Unavailable.
+    an empty one. Other users may use none of the files; about the group the umask decides. Files that root makes belong to the
+    owner of the folder, so that services of that user can use them; SQLite gives its `-wal` and `-shm` files owner and mode of the
+    database. Raises BadConfig or Unavailable.
     """
     is_there = _find_file(path)
     if creates:
         # Not left to SQLite, which would ignore a umask that lets the group write. Errors are left to it: it says what is wrong.
-        with suppress(OSError), open(path, "xb") as made:
-            give_to_owner(made.fileno(), path.parent)
+        with suppress(OSError):
+            make_file(path, 0o660)
     elif not is_there:
         raise _describe_loss(path, "the log is missing")
+    close_to_others(path, f"{path}-wal", f"{path}-shm")
     with closing(Connection(path, patience, create=creates)) as connection:
         connection.migrate(creates=creates)
     try:
