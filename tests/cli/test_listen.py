@@ -45,6 +45,16 @@ def test_a_message_of_brackets_is_printed(monkeypatch: pytest.MonkeyPatch, depth
 
 
 @pytest.mark.processes
+def test_a_command_gets_no_password_of_the_broker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("VCSREPLICATOR_LISTEN_PASSWORD", "planted")
+    monkeypatch.setenv("KEPT", "kept")
+    found = tmp_path / "environment"
+    listened(monkeypatch, "--run", f"sh -c 'env > {found}'")
+    assert "KEPT=kept" in found.read_text()
+    assert "planted" not in found.read_text()
+
+
+@pytest.mark.processes
 def test_a_command_gets_names_that_no_environment_can_hold_with_a_sign_in_place(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -19,6 +19,8 @@ from .options import check_exposures, with_insecure
 if TYPE_CHECKING:
     from notifier.pulse.listener import ReceivedMessage
 
+# The variable with the broker's password, which a command does not get.
+_PASSWORD = "VCSREPLICATOR_LISTEN_PASSWORD"
 # Characters that no variable of the environment can hold.
 _NO_VARIABLE = re.compile("[\0\ud800-\udfff]")
 
@@ -74,7 +76,7 @@ def command(
 
     def execute(arrival: ReceivedMessage) -> bool:
         environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name != _PASSWORD},
             "ROUTING_KEY": _replace_unfit(arrival.routing_key),
             "MESSAGE_ID": _replace_unfit(str(arrival.properties.get("message_id") or "")),
         }
@@ -128,7 +130,7 @@ def _make_settings(url: str, exchange: str, *, queue: str | None, key: str, **op
             exchange=exchange,
             queue=queue or f"queue/{user}/{client_name()}",
             routing_key=key,
-            password=os.environ.get("VCSREPLICATOR_LISTEN_PASSWORD"),
+            password=os.environ.get(_PASSWORD),
             **options,
         )
     except ValueError as error:
