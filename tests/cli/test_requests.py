@@ -25,15 +25,19 @@ def test_a_user_whom_the_system_does_not_know_is_named_by_number(monkeypatch: py
     assert who() == f"uid 34567@{os.uname().nodename}"
 
 
-@pytest.mark.parametrize("variable", ["SUDO_USER", "LOGNAME"])
-def test_a_name_that_is_no_utf8_is_recorded_with_its_odd_bytes_as_digits(
-    monkeypatch: pytest.MonkeyPatch, variable: str
-) -> None:
+@pytest.mark.parametrize("variable", ["LOGNAME", "USER", "LNAME", "USERNAME"])
+def test_no_variable_of_the_environment_names_the_user(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     monkeypatch.delenv("SUDO_USER", raising=False)
-    monkeypatch.setenv(variable, os.fsdecode(b"caf\xe9 \xc3\xa9"))
+    monkeypatch.setenv(variable, "another")
+    assert who() == f"{pwd.getpwuid(os.getuid()).pw_name}@{os.uname().nodename}"
+
+
+def test_what_sudo_says_stands_beside_the_user_and_never_in_place_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUDO_USER", os.fsdecode(b"caf\xe9 \xc3\xa9"))
     with closing(StateDatabase(":memory:")) as state:
         number = state.requests.ask("it", Kind.PAUSE, {}, who=who(), now=1.0)
-        assert state.requests.read(number).who == f"caf\\xe9 é@{os.uname().nodename}"
+        recorded = state.requests.read(number).who
+    assert recorded == f"{pwd.getpwuid(os.getuid()).pw_name}@{os.uname().nodename} (SUDO_USER: caf\\xe9 é)"
 
 
 @pytest.mark.parametrize(

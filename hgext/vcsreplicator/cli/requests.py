@@ -7,8 +7,8 @@ stops waiting for it.
 """
 
 import datetime
-import getpass
 import os
+import pwd
 import secrets
 import threading
 import time
@@ -39,15 +39,18 @@ class Unanswered(Refused):
 
 
 def who() -> str:
-    """Return the user's name, as it is recorded.
+    """Return who runs this process, as it is recorded.
 
-    A user that the system does not know is `uid NUMBER`. A byte that is no UTF-8 is written as its two digits after `x`.
+    That is the name of the real user; one that the system does not know is `uid NUMBER`. What the environment says can be anything,
+    so the user that sudo names stands behind it. A byte that is no UTF-8 is written as its two digits after `x`.
     """
     try:
-        name = os.environ.get("SUDO_USER") or getpass.getuser()
-    except (KeyError, OSError):  # OSError since Python 3.13
+        name = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
         name = f"uid {os.getuid()}"
-    return f"{name}@{os.uname().nodename}".encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    person = os.environ.get("SUDO_USER")
+    said = f" (SUDO_USER: {person})" if person else ""
+    return f"{name}@{os.uname().nodename}{said}".encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def when(time_: float | None) -> str:
