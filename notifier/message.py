@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hgext.vcsreplicator.words.event import Event, Marker, MarkerNode, PushConnection, PushEntry
+from hgext.vcsreplicator.words.event import Event, Marker, MarkerNode, PushConnection, PushEntry, read_disclosure
 from hgext.vcsreplicator.words.records import Notice
 from hgext.vcsreplicator.words.streams import Stream, message_id, streams
 
@@ -114,22 +114,22 @@ def _find_previous(notice: Notice, stream: Stream) -> str | None:
 
 
 def _make_data(stream: Stream, event: Event, url: str, public: PublicSettings) -> Json:
-    changes = event.changes
+    changes, said = event.changes, read_disclosure(event)
     match stream:
         case Stream.CHANGEGROUP:
             return {
                 "repo_url": url,
-                "heads": list(changes.heads_added),
+                "heads": list(said.heads),
                 "source": clean(event.source),
                 "pushlog_pushes": [] if changes.push is None else [push_entry(changes.push, url)],
             }
         case Stream.OBSOLETE:
             return {"repo_url": url, "markers": [_describe_marker(marker, url) for marker in changes.markers]}
         case Stream.BOOKMARK:
-            moved = [{"name": clean(bookmark.name), "node": bookmark.node} for bookmark in changes.bookmarks]
+            moved = [{"name": clean(bookmark.name), "node": bookmark.node} for bookmark in said.bookmarks]
             return {"repo_url": url, "bookmarks": moved}
         case Stream.PHASE:
-            moves = [{"phase": _PHASES[move.phase], "heads": list(move.nodes)} for move in changes.phases]
+            moves = [{"phase": _PHASES[move.phase], "heads": list(move.nodes)} for move in said.phases]
             return {"repo_url": url, "phases": moves}
         case Stream.REPORENAMED:
             before = (event.detail or {}).get("from")

@@ -54,7 +54,7 @@ def read(tables: Mapping[str, Any], file: str) -> NotifierSettings:
 
 
 def check_secrets(settings: NotifierSettings, file: str) -> None:
-    """Raise BadConfig for a secret that can be read and cannot be what it is meant for."""
+    """Raise BadConfig for a secret that can be read and is of no use."""
     for name, destination in settings.destinations.items():
         check = getattr(destination, "check_secrets", None)
         if check is not None:

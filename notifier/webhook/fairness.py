@@ -5,8 +5,8 @@ Each subscription has one queue of first attempts and one of repeats, first in f
 
 - First attempts and repeats have workers of their own, so retries never delay new deliveries.
 - Subscriptions take turns, each with a limit: a flood for one starves no other. One whose endpoint fails has a limit
-  of one. The limit is that of each queue. No subscription has more workers than it leaves free: several slow endpoints, whatever
-  their limits, leave some for others.
+  of one. The limit is that of each queue. No subscription has more workers than it leaves free: several slow endpoints leave
+  some for others, even with large limits.
 - In strict order a delivery waits for those before it of the same repository and of the same URL; with `speed` nothing waits.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The keys that sign a webhook's requests, as Standard Webhooks has them: 24 to 64 bytes."""
+"""Keys that sign a webhook's requests: 24 to 64 bytes, as in Standard Webhooks."""
 
 import base64
 import binascii
@@ -26,9 +26,9 @@ def read_keys(secrets: Sequence[Secret], where: str = "secrets") -> list[bytes]:
 
 
 def find_wrong(secrets: Sequence[Secret], where: str) -> None:
-    """Raise WrongKey for the first secret that is no key; pass those that cannot be read.
+    """Raise WrongKey for the first secret that is no key.
 
-    Whether a file can be read may change, and differs between users.
+    Passes those that cannot be read: whether a file can be read may change, and differs between users.
     """
     for number, secret in enumerate(secrets):
         try:

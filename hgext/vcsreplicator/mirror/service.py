@@ -195,9 +195,9 @@ def lock_folder(settings: MirrorSettings) -> Iterator[None]:
 
 
 def _make_folder(folder: str, mode: int = 0o777) -> None:
-    """Make the folder with this mode less the umask if missing; raise the error of a mount that does not answer.
+    """Make the folder if it is missing, with this mode less the umask.
 
-    `os.makedirs` takes such a mount for a file.
+    Raises the error of a mount that does not answer, which `os.makedirs` takes for a file.
     """
     try:
         os.makedirs(folder, mode, exist_ok=True)

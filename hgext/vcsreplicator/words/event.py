@@ -16,7 +16,7 @@ from typing import Annotated
 
 from .errors import MalformedEvent
 from .path import check_path
-from .shape import EARLIEST, LATEST, Count, NumberRange, Time, extensible
+from .shape import EARLIEST, LATEST, Count, NumberRange, Time, extensible, from_json
 from .value import Value
 
 VERSION = 1
@@ -172,6 +172,31 @@ class ClientSettings(Value):
 UNKNOWN_SETTINGS = ClientSettings()
 
 
+class Disclosure(Value):
+    """The part of changes that messages may name.
+
+    That is nothing of secret changesets. `heads` are those of the added changesets that are not secret. `phases` names no changeset that was added as a secret one. A
+    bookmark that went to a secret changeset is gone, and one that stayed among them is left out.
+    """
+
+    heads: tuple[str, ...]
+    phases: tuple[PhaseMove, ...]
+    bookmarks: tuple[Bookmark, ...]
+
+
+# The key of `detail` with a Disclosure as JSON; without it messages may name all.
+DISCLOSED = "disclosed"
+
+
+def read_disclosure(event: Event) -> Disclosure:
+    """Return what messages may name of a change; raises MalformedEvent."""
+    text = (event.detail or {}).get(DISCLOSED)
+    if text is not None:
+        return from_json(Disclosure, text.encode("utf-8", "surrogatepass"))
+    changes = event.changes
+    return Disclosure(heads=changes.heads_added, phases=changes.phases, bookmarks=changes.bookmarks)
+
+
 class MasterSettings(Value):
     """The master's settings that decide what a repository's content means.
 
@@ -219,6 +244,7 @@ class Event(NamedEvent):
 
     `previous` is the id of the event before (None for the first). `detail` says more in words of the type:
     renamed: `from`; created: `origin` (init, clone, adopted); stripped: none; censored: `file`, `node`;
+    changed: `disclosed`, if messages may not name all changes (see `Disclosure`);
     sync: `reason` (requested, outside, adopted), `bootstrap`, and if adopted `replaces`: the former incarnations, separated by
     blanks: that of the outbox, that of the log if it is another, then the earlier ones of the outbox, newest first.
     `hgrc` is the replicated part of the configuration, section → key → value
@@ -283,6 +309,9 @@ def check_event(event: Event) -> Event:
             f"event {event.id}: seq {event.seq}, generation {event.generation} and previous do not fit"
         )
     _check_changes(event.changes)
+    if DISCLOSED in (event.detail or {}):
+        said = read_disclosure(event)
+        _check_changes(Changes(added=None, heads_added=said.heads, phases=said.phases, bookmarks=said.bookmarks))
     _expect(_NODE, event.after.node, "after.node")
     return event
 

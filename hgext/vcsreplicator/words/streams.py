@@ -10,7 +10,7 @@ The notice's `previous` (kept in `RepositoryState.streams`) holds ids of events;
 
 import enum
 
-from .event import Event, Type
+from .event import Event, Type, read_disclosure
 
 
 class Stream(enum.StrEnum):
@@ -28,12 +28,13 @@ class Stream(enum.StrEnum):
 def streams(event: Event) -> tuple[Stream, ...]:
     """Return the streams of this event, in the order in which its messages are sent."""
     if event.type is Type.CHANGED:
-        changes = event.changes
+        changes, said = event.changes, read_disclosure(event)
+        # Changesets that are all secret are in no message.
         parts = (
-            (Stream.CHANGEGROUP, changes.added),
+            (Stream.CHANGEGROUP, changes.added if said.heads or not changes.heads_added else None),
             (Stream.OBSOLETE, changes.markers),
-            (Stream.BOOKMARK, changes.bookmarks),
-            (Stream.PHASE, changes.phases),
+            (Stream.BOOKMARK, said.bookmarks),
+            (Stream.PHASE, said.phases),
         )
         return tuple(stream for stream, what in parts if what)
     if event.type is Type.CREATED and (event.detail or {}).get("origin") == "adopted":

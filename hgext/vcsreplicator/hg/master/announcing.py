@@ -27,6 +27,7 @@ from ...words.event import NO_CHANGES, Changes, PushEntry, Tip, Type
 from ...words.value import Value
 from .. import observe
 from . import creation, pushes, refusals
+from .disclosure import disclose
 
 if TYPE_CHECKING:
     from .pushes import PushRow
@@ -122,11 +123,13 @@ def _are_revisions(repo: localrepository, nodes: list[bytes], start: int, end: i
 
 
 def _announce_added(repo: localrepository, first: int, end: int, push: PushEntry | None) -> Announcement:
+    changes = observe.added(repo, first, end, push=push)
     return Announcement(
         kind=Type.CHANGED,
         source="outside",
         needs=MirrorNeeds.BUNDLE,
         first=first,
-        changes=observe.added(repo, first, end, push=push),
+        changes=changes,
         after=Tip(length=end, node=observe.find_node(repo.changelog, end - 1)),
+        detail=disclose(repo, changes, range(first, end), {}),
     )

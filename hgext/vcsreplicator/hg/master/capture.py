@@ -32,6 +32,7 @@ from .. import observe
 from ..requirement import LOCK
 from ..text import text, utf8
 from . import creation, durability, repository
+from .disclosure import disclose
 from .formats import refuse_content, refuse_format
 from .pushes import has_fetched, public_markers, push_entry, pusher_connection
 from .refusals import (
@@ -143,6 +144,12 @@ class Capture:
             changes=changes,
             after=observe.tip(self.repo),
             settings=read_master_settings(self.repo),
+            detail=disclose(
+                self.repo,
+                changes,
+                range(tr.changes[b"origrepolen"], len(self.repo.unfiltered())),
+                {name: old for name, (old, _) in tr.changes[b"bookmarks"].items()},
+            ),
         )
         return Entry(
             event=event,
