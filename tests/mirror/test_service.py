@@ -4,17 +4,28 @@
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
+from hgext.vcsreplicator.mirror.notes import Notes
 from hgext.vcsreplicator.mirror.service import lock_folder
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.passing import is_passing
+from testing.faults.permission import under
+
+
+def test_no_other_user_may_read_the_state_of_a_mirror(tmp_path: Path) -> None:
+    settings = MirrorSettings(name="alpha", root=str(tmp_path / "root"))
+    with under(0), lock_folder(settings), closing(Notes(Path(settings.folder) / "mirror.db")):
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    assert modes == {"root": 0o777, "~vcsreplicator": 0o750, "lock": 0o640, "mirror.db": 0o640}
 
 
 @pytest.mark.parametrize("state", [None, "state"])

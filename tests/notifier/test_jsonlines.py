@@ -4,6 +4,7 @@
 import errno
 import json
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from notifier.message import messages
 from notifier.public import PublicSettings
 from notifier.window import Delivery
 from testing.builders.notifier.notices import a_notice, an_event
+from testing.faults.permission import under
 
 pytestmark = pytest.mark.processes
 
@@ -51,6 +53,16 @@ def test_line_has_the_message_its_id_and_the_one_before(tmp_path: Path) -> None:
     assert content["type"] == "changegroup.1"
     assert content["repository"] == event.repository
     assert content["data"]["repo_url"] == "https://hg.example/x"
+
+
+def test_no_other_user_may_read_a_new_file_and_one_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
+    new, kept = tmp_path / "new.jsonl", tmp_path / "kept.jsonl"
+    kept.touch()
+    kept.chmod(0o644)
+    with under(0):
+        send(opened(new), 1)
+        send(opened(kept), 1)
+    assert [stat.S_IMODE(file.stat().st_mode) for file in (new, kept)] == [0o640, 0o644]
 
 
 def test_renamed_file_is_left_and_a_new_one_begun(tmp_path: Path) -> None:
