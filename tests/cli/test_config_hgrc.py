@@ -122,6 +122,13 @@ def test_an_unknown_word_in_what_the_pushlog_records_is_named(tmp_path: Path) ->
     assert 'got "marge"' in str(wrong.exception)
 
 
+@pytest.mark.parametrize(("line", "is_named"), [("httppostargs = no", True), ("httppostargs = yes", False)])
+def test_arguments_in_headers_are_named(tmp_path: Path, line: str, is_named: bool) -> None:
+    done = checked(tmp_path, MIRROR + f"[experimental]\n{line}\n")
+    assert done.exit_code == 0
+    assert ("[experimental] httppostargs is off" in done.output) == is_named
+
+
 def test_repositories_whose_names_are_one_to_some_file_systems_are_named(tmp_path: Path) -> None:
     for name in ("proj", "PROJ", "other"):
         (tmp_path / "repos" / name / ".hg" / "store").mkdir(parents=True)

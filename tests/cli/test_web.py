@@ -139,6 +139,18 @@ def test_a_hostile_search_is_answered_and_so_are_others(url: str, tmp_path: Path
         assert {json.loads(each.result())["entries"] == [] for each in answers} == {True}
 
 
+def test_a_repository_of_thousands_of_heads_is_cloned_and_pulled(url: str, tmp_path: Path) -> None:
+    """Their names have more bytes than the headers of a request may have."""
+    known = str(tmp_path / "root" / "known")
+    hg = [shared_hg(), "--cwd", str(tmp_path), "--config", "ui.timeout=60"]
+    subprocess.run([*hg, "-R", known, "debugbuilddag", "+1:r" + "<r+1" * 7000], check=True)
+    subprocess.run([*hg, "clone", "--quiet", "--noupdate", "--pull", url, "clone"], check=True)
+    subprocess.run([*hg, "-R", known, "phase", "--public", "--rev", "all()"], check=True)
+    subprocess.run([*hg, "-R", "clone", "pull", "--quiet"], check=True)
+    count = [*hg, "-R", "clone", "log", "--rev", "head() and public()", "--template", "x"]
+    assert len(subprocess.run(count, check=True, capture_output=True).stdout) == 7000
+
+
 def answer_to(url: str, headers: str) -> bytes:
     """The beginning of the answer to a request without its body, empty if the server waits for that."""
     address = urlsplit(url)

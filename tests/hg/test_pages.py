@@ -240,3 +240,29 @@ def test_no_page_shows_the_working_directory(pages: AskedPages) -> None:
         for page in NAMING:
             assert (page, name, pages.get(address(page, name)).status) == (page, name, 404)
     assert pages.alarms() == []
+
+
+CAPABILITIES = """
+import sys
+from pushlog.versions import initialize
+initialize()
+from mercurial.hgweb import hgweb
+environment = {
+    "wsgi.url_scheme": "http", "wsgi.input": None, "SERVER_NAME": "x", "SERVER_PORT": "80", "SCRIPT_NAME": "",
+    "PATH_INFO": "/", "QUERY_STRING": "cmd=capabilities", "REQUEST_METHOD": "GET",
+}
+print(*b"".join(hgweb(sys.argv[1].encode())(environment, lambda _status, _headers: None)).decode().split())
+"""
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize(("line", "are_posted"), [("", True), ("httppostargs = no", False)])
+def test_every_server_with_the_extension_takes_arguments_in_a_body(
+    history: History, tmp_path: Path, role: str, line: str, are_posted: bool
+) -> None:
+    (tmp_path / "hgrc").write_text(hgrc(role, tmp_path) + f"[experimental]\n{line}\n")
+    program = [sys.executable, "-c", CAPABILITIES, str(history.folder)]
+    environment = {**os.environ, "HGRCPATH": str(tmp_path / "hgrc")}
+    done = subprocess.run(program, capture_output=True, text=True, env=environment)
+    assert ("httppostargs" in done.stdout.split()) == are_posted, done.stderr
+    assert "batch" in done.stdout.split()

@@ -68,6 +68,11 @@ def check_hgrc(file: str | None, config: Config, report: Callable[[str], object]
         _expect_same_relay(where, found.get("vcsreplicator.relay"), roots, config)
         _expect_urls(where, found)
     _name_idle_settings(where, found, config, report)
+    if found.get("experimental.httppostargs", "yes").lower() not in _TRUE:
+        report(
+            f"{where}: [experimental] httppostargs is off: clients send 41 bytes of headers for each head, "
+            "so a repository with thousands of heads cannot be cloned over HTTP; remove the line"
+        )
     _name_twins(roots, report)
 
 

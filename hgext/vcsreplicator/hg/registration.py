@@ -137,6 +137,7 @@ def reposetup(ui: Ui, repo: localrepository) -> None:
         return
     _setup.check(repo)
     _check_pushlog(repo.ui)
+    settings.take_posted_arguments(repo.ui)
     if settings.role(repo.ui) == "mirror":
         # Not at load time: most processes are a master's, and each push would pay for it.
         _setup.run(_install_guards)

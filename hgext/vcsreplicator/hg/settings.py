@@ -115,6 +115,15 @@ def role(ui: Ui) -> MachineRole:
     return _read_choice(ui, b"role", ("master", "mirror"), None)
 
 
+def take_posted_arguments(ui: Ui) -> None:
+    """Have clients send a command's arguments as a body, unless hgrc says otherwise.
+
+    Mercurial's default are headers, of which a clone sends 41 bytes a head: servers and proxies refuse thousands of heads.
+    """
+    if not ui.hasconfig(b"experimental", b"httppostargs"):
+        ui.setconfig(b"experimental", b"httppostargs", True, b"vcsreplicator")
+
+
 def read(ui: Ui) -> ExtensionSettings:
     """Read all settings of a master; raises ConfigError naming the key."""
     settings = ExtensionSettings(

@@ -29,7 +29,7 @@ from pushlog.web import bounds
 from ...outbox.folder import refuse_repository_pipes
 from ...words import path as wire
 from ...words.errors import BadConfig
-from ..settings import SECTION
+from ..settings import SECTION, take_posted_arguments
 
 logger = structlog.get_logger()
 
@@ -67,6 +67,7 @@ class _RepositoryFolder(hgwebdir_mod.hgwebdir):
         before = self.lastrefresh
         super().refresh()
         if self.lastrefresh != before:
+            take_posted_arguments(self.ui)
             self._content_types.clear()
             # No repository's path has a part that begins with `~`: that is a mirror's own folder.
             self.repos = [(name, place) for name, place in self.repos if b"/~" not in b"/" + name]
