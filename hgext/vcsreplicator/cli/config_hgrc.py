@@ -67,12 +67,7 @@ def check_hgrc(file: str | None, config: Config, report: Callable[[str], object]
     if found.get("vcsreplicator.role") == "master":
         _expect_same_relay(where, found.get("vcsreplicator.relay"), roots, config)
         _expect_urls(where, found)
-    _name_idle_settings(where, found, config, report)
-    if found.get("experimental.httppostargs", "yes").lower() not in _TRUE:
-        report(
-            f"{where}: [experimental] httppostargs is off: clients send 41 bytes of headers for each head, "
-            "so a repository with thousands of heads cannot be cloned over HTTP; remove the line"
-        )
+    _name_doubts(where, found, config, report)
     _name_twins(roots, report)
 
 
@@ -87,8 +82,13 @@ def _expect_required(where: str, found: Mapping[str, str]) -> None:
             )
 
 
-def _name_idle_settings(where: str, found: Mapping[str, str], config: Config, report: Callable[[str], object]) -> None:
-    """Report settings that have no effect beside the others."""
+def _name_doubts(where: str, found: Mapping[str, str], config: Config, report: Callable[[str], object]) -> None:
+    """Report what is allowed, and hardly what the operator wants."""
+    if found.get("experimental.httppostargs", "yes").lower() not in _TRUE:
+        report(
+            f"{where}: [experimental] httppostargs is off: clients send 41 bytes of headers for each head, "
+            "so a repository with thousands of heads cannot be cloned over HTTP; remove the line"
+        )
     if found.get("vcsreplicator.role") == "mirror" and found.get("vcsreplicator.commits") == "accept":
         report(f"{where}: [vcsreplicator] commits = accept has no effect: a mirror refuses all changes")
     if found.get("vcsreplicator.record-connection", "").lower() in _TRUE and not _is_decoded(config):

@@ -164,7 +164,7 @@ def _is_written_by_mirror(root: str) -> bool:
 
 
 def is_of_mirror(root: str) -> bool:
-    """Return whether the folder is a mirror's, or will be: then no client may push to it."""
+    """Return whether the folder is a mirror's, or will be: no client may push to it."""
     return _is_written_by_mirror(root) or Ui.load().config(SECTION, b"role") == b"mirror"
 
 
