@@ -62,7 +62,7 @@ SEAMS = {
         "cspvalues": "ui",
         "hgwebdir.templater": "self req nonce",
     },
-    "mercurial.hgweb.webcommands": {"graph": "web"},
+    "mercurial.hgweb.webcommands": {"_search": "web", "graph": "web"},
     "mercurial.hgweb.webutil": {
         "children": "ctx hide",
         "commonentry": "repo ctx",

@@ -8,7 +8,8 @@ here only what is listed is evaluated. hgweb searches for the words of everythin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from mercurial import error, revsetlang
@@ -16,6 +17,7 @@ from mercurial import error, revsetlang
 from .. import seams
 
 if TYPE_CHECKING:
+    from mercurial.hgweb.hgweb_mod_inner import requestcontext
     from mercurial.revsetlang import _Tree as ParsedRevset
     from mercurial.ui import ui as Ui
 
@@ -75,17 +77,38 @@ _EXPRESSION = b"re:"
 
 def register() -> None:
     """Guard hgweb's search; called in processes that serve web pages."""
+    seams.wrap("mercurial.hgweb.webcommands", "_search", search)
     seams.wrap("mercurial.revset", "match", match)
+
+
+class _Searching(threading.local):
+    """What hgweb evaluates for the search of this thread, if there is one."""
+
+    spec: bytes | None = None
+
+
+_searching = _Searching()
+
+
+def search(orig: Callable[..., Iterable[bytes]], web: requestcontext) -> Iterable[bytes]:
+    """Wrap hgweb's search, which evaluates a revset before it returns."""
+    _searching.spec = b"reverse(%s)" % web.req.qsparams[b"rev"]
+    try:
+        return orig(web)
+    finally:
+        _searching.spec = None
 
 
 def match(
     orig: Callable[..., Any], ui: Ui | None, spec: bytes, lookup: Callable[[bytes], bool] | None = None
 ) -> Callable[..., Any]:
-    """Wrap the evaluation of a search; raise ParseError for what is not listed.
+    """Wrap the evaluation of a revset; raise ParseError for a search that is not listed.
 
-    Only hgweb calls it with a `ui`; it takes the error for words to search.
+    hgweb takes the error for words to search. Templates evaluate revsets of their own.
     """
-    if ui is not None and not is_bounded(revsetlang.parse(spec, lookup=lookup)):
+    if spec != _searching.spec:
+        return orig(ui, spec, lookup=lookup)
+    if not is_bounded(revsetlang.parse(spec, lookup=lookup)):
         raise error.ParseError(b"not a search that this server offers")
     return _refuse_huge_numbers(orig(ui, spec, lookup=lookup))
 

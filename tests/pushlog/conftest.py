@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import inspect
 import io
+import itertools
 import os
 import shutil
 import sqlite3
@@ -106,8 +107,13 @@ class Site:
             **{f"HTTP_{name.upper()}": value for name, value in headers.items()},
             **self.members,
         }
-        started = [] if started is None else started
-        return self._application(environment, lambda status, headers: started.append((status, dict(headers))))
+        started, written = [] if started is None else started, []
+
+        def start(status, headers):
+            started.append((status, dict(headers)))
+            return written.append
+
+        return itertools.chain(self._application(environment, start), written)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A page of hgweb shows a bounded number of changesets, whatever the client asks for."""
+"""A page of hgweb shows a bounded number of changesets, however many the client asks for."""
 
 import json
 

@@ -7,6 +7,7 @@ from urllib.parse import quote
 import pytest
 
 from pushlog.web.search import MOST
+from tests.pushlog.conftest import Site
 
 # Mercurial leaves the files of its templates to the garbage collector
 pytestmark = [
@@ -104,3 +105,10 @@ def test_a_search_for_a_hundred_revisions_is_evaluated(site):
 @pytest.mark.parametrize("expression", ["rev(99999999999999999999999)", "all() and rev(99999999999999999999999)"])
 def test_a_number_that_no_changeset_has_is_searched_as_words(site, expression):
     assert search(site, expression)[0] == "literal keyword"
+
+
+def test_a_template_of_the_server_evaluates_any_revset(root):
+    site = Site(root / "golden", "[web]\nallow-archive = gz\n")
+    status, _headers, archive = site.get("/archive/tip.tar.gz")
+    assert status == 200
+    assert archive.startswith(b"\x1f\x8b")
