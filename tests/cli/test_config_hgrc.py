@@ -129,6 +129,35 @@ def test_arguments_in_headers_are_named(tmp_path: Path, line: str, is_named: boo
     assert ("[experimental] httppostargs is off" in done.output) == is_named
 
 
+NO_EFFECT = "has no effect: a mirror follows its master; remove the line"
+ELSEWHERE = "mirrors do not follow this hgrc; write the line into that of each mirror, too"
+SETTINGS = {
+    "mirror phases": ("mirror", "[phases]\npublish = no\n", f"[phases] publish = no {NO_EFFECT}"),
+    "mirror markers": (
+        "mirror",
+        "[experimental]\nevolution.exchange = yes\n",
+        f"[experimental] evolution.exchange = yes {NO_EFFECT}",
+    ),
+    "mirror view": ("mirror", "[server]\nview = immutable\n", None),
+    "master phases": ("master", "[phases]\npublish = no\n", None),
+    "master view": ("master", "[server]\nview = immutable\n", f"[server] view = immutable: {ELSEWHERE}"),
+    "master served": ("master", "[server]\nview = served\n", None),
+    "master readers": ("master", "[web]\ndeny_read = *\n", f"[web] deny_read = *: {ELSEWHERE}"),
+    "master all readers": ("master", "[web]\nallow_read = *\n", None),
+}
+
+
+@pytest.mark.parametrize(("role", "sections", "named"), SETTINGS.values(), ids=SETTINGS)
+def test_settings_that_a_mirror_does_not_follow_are_named(
+    tmp_path: Path, role: str, sections: str, named: str | None
+) -> None:
+    hgrc = MIRROR.replace("role = mirror", f"role = {role}\nlog = sqlite://{tmp_path}/log.db")
+    result = checked(tmp_path, hgrc + sections)
+    assert result.exit_code == 0, result.exception
+    lines = [line for line in result.output.splitlines() if NO_EFFECT in line or ELSEWHERE in line]
+    assert lines == ([f"{tmp_path}/hgrc: {named}"] if named else [])
+
+
 def test_repositories_whose_names_are_one_to_some_file_systems_are_named(tmp_path: Path) -> None:
     for name in ("proj", "PROJ", "other"):
         (tmp_path / "repos" / name / ".hg" / "store").mkdir(parents=True)

@@ -2,10 +2,11 @@
 """`config check` for Mercurial: does `hg` load the extensions, or abort?"""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from ..config import Config
@@ -16,6 +17,17 @@ from .options import relay_of
 
 EXTENSIONS = ("vcsreplicator", "pushlog")
 ROOTS = "vcsreplicator-roots."
+# Keys with which a server hides something from clients: mirrors do not follow those in the hgrc of a master's site.
+_HIDING = (
+    "server.view",
+    "web.view",
+    "web.allow_read",
+    "web.allow-read",
+    "web.deny_read",
+    "web.deny-read",
+    "experimental.extra-filter-revs",
+    "experimental.topic.server-gate-topic-changesets",
+)
 # Values that Mercurial reads as true.
 _TRUE = {"1", "yes", "true", "on", "always"}
 
@@ -67,7 +79,8 @@ def check_hgrc(file: str | None, config: Config, report: Callable[[str], object]
     if found.get("vcsreplicator.role") == "master":
         _expect_same_relay(where, found.get("vcsreplicator.relay"), roots, config)
         _expect_urls(where, found)
-    _name_doubts(where, found, config, report)
+    for text in (*_find_unused(found), *_find_doubts(found, config)):
+        report(f"{where}: {text}")
     _name_twins(roots, report)
 
 
@@ -82,17 +95,30 @@ def _expect_required(where: str, found: Mapping[str, str]) -> None:
             )
 
 
-def _name_doubts(where: str, found: Mapping[str, str], config: Config, report: Callable[[str], object]) -> None:
-    """Report what is allowed, and hardly what the operator wants."""
+def _find_doubts(found: Mapping[str, str], config: Config) -> Iterator[str]:
+    """Yield what is allowed, and hardly what the operator wants."""
     if found.get("experimental.httppostargs", "yes").lower() not in _TRUE:
-        report(
-            f"{where}: [experimental] httppostargs is off: clients send 41 bytes of headers for each head, "
+        yield (
+            "[experimental] httppostargs is off: clients send 41 bytes of headers for each head, "
             "so a repository with thousands of heads cannot be cloned over HTTP; remove the line"
         )
     if found.get("vcsreplicator.role") == "mirror" and found.get("vcsreplicator.commits") == "accept":
-        report(f"{where}: [vcsreplicator] commits = accept has no effect: a mirror refuses all changes")
+        yield "[vcsreplicator] commits = accept has no effect: a mirror refuses all changes"
     if found.get("vcsreplicator.record-connection", "").lower() in _TRUE and not _is_decoded(config):
-        report(f"{where}: [vcsreplicator] record-connection is on, but no destination of type decode takes connections")
+        yield "[vcsreplicator] record-connection is on, but no destination of type decode takes connections"
+
+
+def _find_unused(found: Mapping[str, str]) -> Iterator[str]:
+    """Yield the settings of an hgrc, its own or its master's, that no mirror uses."""
+    for name, value in sorted(found.items()):
+        section, _, key = name.partition(".")
+        line = f"[{section}] {key} = {value}"
+        is_followed = name == "phases.publish" or re.fullmatch(r"experimental\.evolution(\..+)?", name)
+        if found.get("vcsreplicator.role") == "mirror" and is_followed:
+            yield f"{line} has no effect: a mirror follows its master; remove the line"
+        hides = value.lower() not in ("", "served", "no", "false") and not (value == "*" and "allow" in name)
+        if found.get("vcsreplicator.role") == "master" and name in _HIDING and hides:
+            yield f"{line}: mirrors do not follow this hgrc; write the line into that of each mirror, too"
 
 
 def _is_decoded(config: Config) -> bool:
