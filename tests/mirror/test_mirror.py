@@ -21,7 +21,7 @@ from hgext.vcsreplicator.mirror import pool, service
 from hgext.vcsreplicator.mirror.pool import Lane, Worker, WorkerPool
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import BadConfig
-from hgext.vcsreplicator.words.event import Type
+from hgext.vcsreplicator.words.event import MasterSettings, Type
 from hgext.vcsreplicator.words.roster import Mirror as Member
 from hgext.vcsreplicator.words.roster import MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
@@ -512,3 +512,17 @@ def test_a_mirror_that_can_start_no_worker_goes_on_and_stops_as_ever(
         bench.send(author)
         eventually(lambda: len(refusals) > 3, "it tries again")
     assert not bench.everything_passed()
+
+
+def test_an_ack_says_that_a_setting_is_assumed_until_an_event_states_it(bench: Bench) -> None:
+    author = bench.author("one")
+    author.push()
+    for number, (event, encoded) in enumerate(author.frames):
+        frame, silent = wire.decode(encoded), replace(event, settings=MasterSettings())
+        author.frames[number] = silent, wire.encode(silent, frame.header.attachment, frame.body)
+    with bench.mirror():
+        bench.send(author)
+        bench.wait(lambda acks: author.repository in acks and acks[author.repository].assumed is True, "assumed")
+        author.push()
+        bench.send(author)
+        bench.wait(lambda acks: acks[author.repository].assumed is None, "stated")

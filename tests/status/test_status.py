@@ -2,6 +2,7 @@
 """What `status` and `check` make of the log: nothing is called caught up that is not."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -43,8 +44,9 @@ class Installation:
     def write(self, topic: str, key: str, value: object) -> None:
         self.log.append([NewRecord(topic=topic, key=key, value=to_json(value))])
 
-    def ack(self, applied: int) -> None:
-        self.write(ACKS, f"alpha/{self.chain.repository}", self.chain.ack("alpha", applied))
+    def ack(self, applied: int, **members: Any) -> None:
+        ack = replace(self.chain.ack("alpha", applied), **members)
+        self.write(ACKS, f"alpha/{self.chain.repository}", ack)
 
     def delivered(self, count: int) -> None:
         self.log.acknowledge("notifier-lines", NOTICES, {0: count})

@@ -319,6 +319,19 @@ def test_what_was_deactivated_for_one_repository_is_a_note_until_it_is_activated
     assert make_summary(made.picture(), made.clock.now(), expected).notes == ()
 
 
+def test_a_setting_of_the_master_that_a_mirror_does_not_know_is_a_note() -> None:
+    made = Installation()
+    made.ack(3, assumed=True)
+    expected = Expectations(destinations=("lines",), mirrors=("alpha",))
+    [note] = make_summary(made.picture(), made.clock.now(), expected).notes
+    assert note == (
+        f"mirror alpha does not know whether the master is publishing, and is not, in {made.chain.path}; "
+        "to have it follow the master, push to them, or run hg replicatesync in them there"
+    )
+    made.ack(3)
+    assert make_summary(made.picture(), made.clock.now(), expected).notes == ()
+
+
 def test_notices_that_go_out_without_a_mirror_are_a_note_with_the_command_that_holds_them() -> None:
     made = Installation()
     made.ack(3)

@@ -178,8 +178,8 @@ def find_notes(picture: Picture, now: float, named: Collection[str]) -> tuple[st
     """Find what an operator may want to know of mirrors for which no notice waits.
 
     These are the inactive ones, but for backups, those that are deactivated for a repository, and those of the services' file that
-    do not run and were never in the roster. Other notes are that mirrors have no key although the aggregator has one, and that
-    notices go out without any mirror.
+    do not run and were never in the roster. Other notes are that mirrors have no key although the aggregator has one, that a mirror
+    does not know a setting of the master, and that notices go out without any mirror.
     """
     notes = list(find_unlisted(picture, now, named)[1])
     for mirror in picture.roster.mirrors:
@@ -198,7 +198,20 @@ def find_notes(picture: Picture, now: float, named: Collection[str]) -> tuple[st
     if picture.roster.allow_empty:
         way_out = "to hold them again: vcsreplicator roster allow-empty no --yes"
         notes.append(f"notices of a repository that no mirror gates go out; {way_out}")
-    return tuple(notes)
+    return (*notes, *_note_assumed(picture, now))
+
+
+def _note_assumed(picture: Picture, now: float) -> Iterator[str]:
+    """Yield for each mirror where it does not know a setting of the master."""
+    gone, paths = picture.gone(now), dict[str, list[str]]()
+    for (name, repository), ack in picture.acks.items():
+        state = picture.states.get(repository) if ack.assumed and name not in gone else None
+        if state is not None and not state.deleted:
+            paths.setdefault(name, []).append(state.path)
+    for name in sorted(paths):
+        way_out = "to have it follow the master, push to them, or run hg replicatesync in them there"
+        where = name_paths(sorted(paths[name]))
+        yield f"mirror {name} does not know whether the master is publishing, and is not, in {where}; {way_out}"
 
 
 def _note_deactivated(picture: Picture, mirror: rosters.Mirror) -> Iterator[str]:

@@ -59,10 +59,11 @@ class Ack:
     It may go down (a restored mirror). `applied` and `serving` are sequences, `event` and `digest` belong to `applied`; the times
     are when the mirror reached those levels. `floor`, if not 0, is the lowest sequence beyond `serving` that the mirror can serve:
     it was filled to there, or earlier changesets were stripped since. `detached` names the reason while the repository is detached:
-    a Reason, or one that only newer mirrors know; `detached_since`, by the mirror's clock, is None in an ack of an older release. A
-    mirror that no longer carries a repository writes a tombstone. A deletion is acked like any other event (applied and serving),
-    because its notice waits for that; the tombstone may follow once `state` says that the deletion is noticed. When it starts, a
-    mirror makes sure that all its levels are in the log.
+    a Reason, or one that only newer mirrors know; `detached_since`, by the mirror's clock, is None in an ack of an older release.
+    `assumed` is true if the mirror does not know whether the master is publishing, and answers clients as if it were not. A mirror
+    that no longer carries a repository writes a tombstone. A deletion is acked like any other event (applied and serving), because
+    its notice waits for that; the tombstone may follow once `state` says that the deletion is noticed. When it starts, a mirror
+    makes sure that all its levels are in the log.
     """
 
     mirror: str
@@ -78,6 +79,7 @@ class Ack:
     note: str | None = None
     floor: Count = 0
     detached_since: Time | None = None
+    assumed: bool | None = None
 
 
 class Lag(NamedTuple):

@@ -25,7 +25,15 @@ from hgext.vcsreplicator.outbox.entry import Entry, MirrorNeeds
 from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.digest import START, advance, node_set
-from hgext.vcsreplicator.words.event import Changes, Event, MasterSettings, PhaseMove, PushEntry, Type
+from hgext.vcsreplicator.words.event import (
+    OFFERS_NO_MARKERS,
+    Changes,
+    Event,
+    MasterSettings,
+    PhaseMove,
+    PushEntry,
+    Type,
+)
 from pushlog import api
 from pushlog.versions import factory, initialize
 
@@ -208,7 +216,7 @@ class Author:
             source="serve",
             changes=changes,
             after=observe.tip(self.repo),
-            settings=MasterSettings(),
+            settings=MasterSettings(evolution=OFFERS_NO_MARKERS, publishing=True),
         )
         event = dataclasses.replace(event, **members)
         self.last = event.id

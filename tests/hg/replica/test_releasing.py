@@ -54,7 +54,7 @@ def test_an_event_that_states_no_settings_changes_none(bench: Bench, worker: Any
     author = bench.author("repo")
     author.push()
     state(author, PUBLISHED)
-    author.event(Type.HGRC, hgrc={})
+    state(author, MasterSettings())
     worker.perform(author)
     assert shown(bench, author) == ClientSettings(publishing=True, exchange=False)
 

@@ -174,6 +174,7 @@ class AckBook:
             detached=detached.reason if detached else None,
             note=detached.note if detached else None,
             detached_since=detached.since if detached else None,
+            assumed=True if checkpoint and checkpoint.length and checkpoint.settings.publishing is None else None,
         )
 
 
