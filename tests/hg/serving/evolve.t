@@ -23,7 +23,7 @@ Evolve and topic do their work on a master and on a mirror, in any order in hgrc
   > topic =
   > EOF
   $ for order in first last; do
-  >   sed '/./{/extensions/,/^strip/d}' master.hgrc | cat $order.hgrc - > master-$order.hgrc
+  >   sed '/./{/extensions/,/^strip/d}; /^evolution = all/d' master.hgrc | cat $order.hgrc - > master-$order.hgrc
   >   printf '[vcsreplicator]\nrole = mirror\n[experimental]\nevolution = all\n[phases]\npublish = no\n' | cat $order.hgrc - > mirror-$order.hgrc
   > done
   $ cp master-first.hgrc master.hgrc
@@ -56,6 +56,11 @@ A push with a topic, a rewrite of it, and one from a topic to its publication, t
   $ cd ..
   $ events | wc -l
   5
+
+Each event states what clients of that master meet, where evolve alone enables markers.
+
+  $ grep -ao '"settings":{"evolution[^}]*false' repos/one/.hg/store/outbox.*.log | sort | uniq -c
+        5 "settings":{"evolution":["exchange=yes"],"publishing":false
 
 A mirror that holds them shows what is released, to clients with topic and without, over SSH, HTTP and by path.
 
@@ -120,3 +125,28 @@ Clients without topic get no changeset with a topic where the server says so, an
   $ release mirror 4
   $ without identify -r tip ssh://user@dummy/$TESTTMP/mirror
   74c982d2f4c0
+
+What topic says of publishing, and what evolve offers of markers, follows the master's settings at the release, in any order in hgrc.
+
+  $ for order in first last; do
+  >   sed '/^\[experimental\]/,$d' mirror-$order.hgrc > mirror.hgrc
+  >   for settings in 'yes no' 'no yes'; do
+  >     echo "1 1 $settings" > mirror/.hg/replicated-settings
+  >     echo "- $order, $settings"
+  >     hg debugcapabilities ssh://user@dummy/$TESTTMP/mirror | grep -E '^ *(ext-topics-publish|_evoext|obsmarkers)'
+  >   done
+  > done
+  - first, yes no
+    ext-topics-publish=all
+  - first, no yes
+    _evoext_getbundle_obscommon
+    _evoext_obshashrange_v1
+    ext-topics-publish=none
+    obsmarkers
+  - last, yes no
+    ext-topics-publish=all
+  - last, no yes
+    _evoext_getbundle_obscommon
+    _evoext_obshashrange_v1
+    ext-topics-publish=none
+    obsmarkers
