@@ -24,6 +24,8 @@ Configuration of a master::
   # what a pusher waits for, and for how many seconds: the log's word, then the mirrors too ("mirrors"), or nothing ("outbox")
   acknowledge = log
   acknowledge-timeout = 5
+  # for how many seconds a process that has waited in vain does not wait again
+  relay-pause = 30
   # whether a change is kept and sent later while the log is unavailable, or refused ("refuse")
   unavailable = accept
   # whether a commit on the server itself is refused, or an event like a push ("accept")

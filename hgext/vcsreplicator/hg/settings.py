@@ -42,7 +42,8 @@ ROOTS = b"vcsreplicator-roots"
 class ExtensionSettings(Value):
     """The settings of the extension on one machine.
 
-    `roots` maps real folders to wire prefixes. `patience` is how many seconds a pusher waits at most. `lock` keeps a Mercurial
+    `roots` maps real folders to wire prefixes. `patience` is how many seconds a pusher waits at most, `relay_pause` for how many
+    seconds a process that waited in vain does not wait again. `lock` keeps a Mercurial
     without this extension out of the repositories. `record_connection` has pushes carry address and client of the pusher.
     `unavailable` decides about changes while the log is unavailable, `commits` about commits on the server itself.
     """
@@ -56,6 +57,7 @@ class ExtensionSettings(Value):
     durability: Durability = "store"
     acknowledge: Acknowledge = "log"
     patience: float = 5.0
+    relay_pause: float = 30.0
     lock: bool = False
     record_connection: bool = False
     unavailable: LogUnavailable = "accept"
@@ -91,6 +93,7 @@ KEYS = (
     b"durability",
     b"acknowledge",
     b"acknowledge-timeout",
+    b"relay-pause",
     b"lock",
     b"record-connection",
     b"unavailable",
@@ -136,6 +139,7 @@ def read(ui: Ui) -> ExtensionSettings:
         durability=_read_choice(ui, b"durability", ("store", "outbox"), "store"),
         acknowledge=_read_choice(ui, b"acknowledge", ("log", "outbox", "mirrors"), "log"),
         patience=_read_seconds(ui, b"acknowledge-timeout", 5.0),
+        relay_pause=_read_seconds(ui, b"relay-pause", 30.0),
         lock=_read_switch(ui, b"lock"),
         record_connection=_read_switch(ui, b"record-connection"),
         unavailable=_read_choice(ui, b"unavailable", ("accept", "refuse"), "accept"),

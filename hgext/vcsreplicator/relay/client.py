@@ -19,6 +19,9 @@ socket:
 
 A relay that does not know a message ends the conversation.
 
+While the relay, or the log behind it, hangs, each transaction would hold a server of one thread for the whole patience, and all
+reads behind it. So a process that has waited in vain makes a pause (`ask_within`).
+
 The end of the connection is a message too: a process that dies in a transaction leaves the transaction behind, and the relay
 rolls it back. Standard library only, because a push imports it. Only a programming error raises an exception here.
 """
@@ -29,13 +32,20 @@ import contextlib
 import json
 import socket
 import time
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 if TYPE_CHECKING:
     from ..words.event import Event
 
 # Seconds after which a relay that does not accept a connection counts as absent.
 PATIENCE = 0.5
+# Seconds for which a process waits during its pause: enough for a relay that is well again.
+GLANCE = 0.2
+# When the pause ends, by the place of the relay or of the log; on the monotonic clock.
+_ends: dict[str, float] = {}
+
+_Answer = TypeVar("_Answer", bool, bool | None)
 
 
 class RelayLine:
@@ -137,3 +147,27 @@ class RelayLine:
 
 def _encode_line(message: dict[str, object]) -> bytes:
     return json.dumps(message).encode() + b"\n"
+
+
+def ask_within(
+    place: str,
+    question: Callable[[float], _Answer],
+    *,
+    patience: float,
+    pause: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> _Answer:
+    """Return what a question answers that may take `patience` seconds.
+
+    If it is False after all of these, this process asks no question at that `place` for longer than a glance, for `pause` seconds
+    or until an answer is True.
+    """
+    begin = clock()
+    is_paused = begin < _ends.get(place, begin)
+    seconds = min(patience, GLANCE) if is_paused else patience
+    answer = question(seconds)
+    if answer:
+        _ends.pop(place, None)
+    elif answer is False and not is_paused and clock() - begin >= seconds:
+        _ends[place] = clock() + pause
+    return answer

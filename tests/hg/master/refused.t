@@ -249,7 +249,7 @@ Invalid settings.
   config error: config: [vcsreplicator] record-connection: expected yes or no, got "maybe"
   [255]
   $ hgm init x --config vcsreplicator.acknowlege=log
-  config error: config: [vcsreplicator] acknowlege: unknown key, expected one of acknowledge, acknowledge-timeout, role, log, lock, unavailable, snapshot-allow, source, commits, insecure, record-connection, refuse-when-stale, durability, blobs, relay
+  config error: config: [vcsreplicator] acknowlege: unknown key, expected one of acknowledge, acknowledge-timeout, role, log, lock, unavailable, snapshot-allow, source, commits, insecure, record-connection, refuse-when-stale, durability, relay-pause, blobs, relay
   [255]
   $ hgm init x --config vcsreplicator-roots./elsewhere=../up
   config error: config: [vcsreplicator-roots] /elsewhere: repository path '../up': the part '..' is not allowed

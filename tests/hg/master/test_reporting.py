@@ -48,7 +48,7 @@ def test_both_answers_together_take_no_longer_than_the_timeout(monkeypatch: pyte
     captured: Any = SimpleNamespace(
         repo=SimpleNamespace(
             ui=SimpleNamespace(status=read.append),
-            replication_settings=SimpleNamespace(acknowledge="mirrors", patience=5.0),
+            replication_settings=SimpleNamespace(acknowledge="mirrors", patience=5.0, relay="/relay", relay_pause=30.0),
         ),
         written=[SimpleNamespace(event=SimpleNamespace(type=Type.CHANGED))],
         committed=clock.now,
@@ -93,7 +93,7 @@ def test_the_pusher_reads_whether_the_log_or_the_relay_is_missing_or_rights(
         repo=SimpleNamespace(
             ui=SimpleNamespace(warn=read.append),
             svfs=None,
-            replication_settings=SimpleNamespace(acknowledge="log", patience=5.0),
+            replication_settings=SimpleNamespace(acknowledge="log", patience=5.0, relay="/relay", relay_pause=30.0),
         ),
         written=[SimpleNamespace(event=SimpleNamespace(type=kind))],
         committed=clock.now,

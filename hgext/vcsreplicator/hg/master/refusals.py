@@ -20,6 +20,7 @@ from mercurial.utils import stringutil
 
 from ...outbox.entry import Entry
 from ...outbox.file import RECORD_LIMIT, Outbox
+from ...relay import client
 from ...words.event import Changes
 from ...words.shape import to_json
 from ...words.value import replace
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from mercurial.obsolete import _Marker
 
     from ...relay.client import RelayLine
+    from ..settings import ExtensionSettings
 
 # Bytes of an event's JSON: `wire.HEADER_LIMIT` without room for the attachment.
 EVENT_LIMIT = 4 * 1024 * 1024 - 64 * 1024
@@ -124,13 +126,18 @@ def name_unreadable(problem: OSError) -> error.Abort:
     return error.Abort(f"this repository refuses changes: {problem}".encode("utf-8", "surrogateescape"))
 
 
-def refuse_unavailable_log(box: Outbox, line: RelayLine | None, patience: float) -> None:
+def refuse_unavailable_log(box: Outbox, line: RelayLine | None, settings: ExtensionSettings) -> None:
     """Raise Abort unless the relay says that the log is available.
 
-    That is, the log answers and has every event of this repository. The relay has `patience` seconds. The log may still disappear
-    before the commit: then the change is kept and sent later.
+    That is, the log answers and has every event of this repository. The relay has the `patience` of the settings. The log may still
+    disappear before the commit: then the change is kept and sent later.
     """
-    if line is not None and line.is_log_available(patience=patience):
+    if line is not None and client.ask_within(
+        settings.relay or "",
+        lambda seconds: line.is_log_available(patience=seconds),
+        patience=settings.patience,
+        pause=settings.relay_pause,
+    ):
         return
     refuse_fork(box)
     raise error.Abort(

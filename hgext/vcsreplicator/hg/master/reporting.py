@@ -16,6 +16,7 @@ from mercurial.localrepo import localrepository
 from pushlog.store import disk
 
 from ...outbox.file import Outbox
+from ...relay import client
 from ...words.event import Type
 
 if TYPE_CHECKING:
@@ -118,14 +119,19 @@ def _describe_announced(mirrors: int | None, seconds: float) -> bytes:
 def _wait_until_sent(repo: MasterRepository, line: RelayLine | None) -> bool | None:
     """Return whether the log has the event; None if the relay cannot be asked."""
     settings = repo.replication_settings
-    if line is not None:
-        return line.wait_until_sent(patience=settings.patience)
-    if not settings.log:
-        return None
-    # Loaded only where no relay runs.
-    from . import sending
 
-    return sending.send_now(repo)
+    def wait(patience: float) -> bool | None:
+        if line is not None:
+            return line.wait_until_sent(patience=patience)
+        if not settings.log:
+            return None
+        # Loaded only where no relay runs.
+        from . import sending
+
+        return sending.send_now(repo, patience)
+
+    place = (settings.log if line is None else settings.relay) or ""
+    return client.ask_within(place, wait, patience=settings.patience, pause=settings.relay_pause)
 
 
 def _report_sent(captured: Capture, seconds: float) -> None:

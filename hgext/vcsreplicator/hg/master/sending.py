@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 LOST = b"the replication log lost events %d to %d, which are no longer kept: an operator must run 'hg replicatesync'\n"
 
 
-def send_now(repo: "MasterRepository") -> bool:
-    """Send all unsent events; return whether all were sent in time.
+def send_now(repo: "MasterRepository", patience: float) -> bool:
+    """Send all unsent events; return whether all were sent within `patience` seconds.
 
-    The settings limit the time; what is not sent stays in the outbox. Another thread does the work, so that the push goes on if the
-    log hangs.
+    What is not sent stays in the outbox. Another thread does the work, so that the push goes on if the log hangs.
     """
     done: list[bool] = []
 
@@ -37,7 +36,7 @@ def send_now(repo: "MasterRepository") -> bool:
 
     worker = threading.Thread(target=work, daemon=True)
     worker.start()
-    worker.join(repo.replication_settings.patience)
+    worker.join(patience)
     return done == [True]
 
 

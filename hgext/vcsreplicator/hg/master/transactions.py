@@ -37,7 +37,7 @@ def open_captured(repo: MasterRepository, begin: Callable[[], Transaction], desc
     line = RelayLine.open(settings.relay, repo.replication_folder) if settings.relay else None
     try:
         if settings.unavailable == "refuse" and desc not in KEPT:
-            refusals.refuse_unavailable_log(Outbox(repo.svfs), line, settings.patience)
+            refusals.refuse_unavailable_log(Outbox(repo.svfs), line, settings)
         captured = capture.compare_and_begin(repo, transaction=desc)
         tr = open_unhooked(repo, begin) if desc.startswith(OWN) else begin()
     except BaseException:
