@@ -10,6 +10,7 @@ class ui:
     callhooks: bool
     fout: BinaryIO
     ferr: BinaryIO
+    _buffers: list[list[bytes]]
     def __init__(self, src: ui | None = None) -> None: ...
     @classmethod
     def load(cls) -> ui: ...

@@ -2,6 +2,7 @@
 """What is committed on the server itself, where a master accepts that: an event like others, the same on every mirror."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,10 @@ def state(cluster: Cluster, folder: Path) -> list[str]:
     plain = ["-R", str(folder), "--hidden", *options, "--config", "experimental.evolution=all"]
     shown = cluster.hg(*plain, "log", "-r", "all()", "-T", STATE) + cluster.hg(*plain, "debugobsolete")
     return sorted(shown.splitlines())
+
+
+def equals(cluster: Cluster, folder: Path, wanted: list[str]) -> bool:
+    return state(cluster, folder) == wanted
 
 
 def work(desk: Desk, second: Path) -> None:
@@ -91,6 +96,6 @@ def test_what_is_committed_on_the_server_reaches_every_mirror(cluster: Cluster, 
     assert len(wanted) > 50
     for mirror in cluster.about["mirrors"]:
         copy = Path(mirror["root"], "one")
-        eventually(lambda copy=copy: state(cluster, copy) == wanted, f"the same at {copy}", timeout=60)
+        eventually(partial(equals, cluster, copy, wanted), f"the same at {copy}", timeout=60)
     done = cluster.cli("verify", "--repository", "one")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -47,7 +47,7 @@ def test_both_answers_together_take_no_longer_than_the_timeout(monkeypatch: pyte
     monkeypatch.setattr(reporting, "time", clock)
     captured: Any = SimpleNamespace(
         repo=SimpleNamespace(
-            ui=SimpleNamespace(status=read.append),
+            ui=SimpleNamespace(status=read.append, _buffers=[], fout=None, ferr=None),
             replication_settings=SimpleNamespace(acknowledge="mirrors", patience=5.0, relay="/relay", relay_pause=30.0),
         ),
         written=[SimpleNamespace(event=SimpleNamespace(type=Type.CHANGED))],
@@ -91,7 +91,7 @@ def test_the_pusher_reads_whether_the_log_or_the_relay_is_missing_or_rights(
     monkeypatch.setattr(reporting, "Outbox", lambda _vfs: SimpleNamespace(fork=lambda: None))
     captured: Any = SimpleNamespace(
         repo=SimpleNamespace(
-            ui=SimpleNamespace(warn=read.append),
+            ui=SimpleNamespace(warn=read.append, _buffers=[], fout=None, ferr=None),
             svfs=None,
             replication_settings=SimpleNamespace(acknowledge="log", patience=5.0, relay="/relay", relay_pause=30.0),
         ),

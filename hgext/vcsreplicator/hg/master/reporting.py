@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mercurial.localrepo import localrepository
 
@@ -20,6 +20,8 @@ from ...relay import client
 from ...words.event import Type
 
 if TYPE_CHECKING:
+    from mercurial.ui import ui as Ui
+
     from ...relay.client import RelayLine
     from .capture import Capture
     from .repository import MasterRepository
@@ -33,6 +35,7 @@ def finish_commit(captured: Capture, line: RelayLine | None) -> None:
     """
     repo = captured.repo
     captured.committed = time.monotonic()
+    _watch_lines(repo.ui)
     with _logging_errors(repo):
         disk.sync_folder(repo.svfs.join(b""))  # step 4 of `durability`
     with _logging_errors(repo):
@@ -49,6 +52,7 @@ def report(captured: Capture, line: RelayLine | None) -> None:
     """
     ui, settings = captured.repo.ui, captured.repo.replication_settings
     deadline = time.monotonic() + settings.patience
+    _end_line(ui)
     try:
         if settings.acknowledge == "outbox":
             what = _name_change(captured)
@@ -60,6 +64,43 @@ def report(captured: Capture, line: RelayLine | None) -> None:
     finally:
         if line is not None:
             line.close()
+
+
+class _WatchedStream:
+    """An output of Mercurial's, with the last byte that was written to it."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream, self.last = stream, b"\n"
+
+    def write(self, data: bytes) -> Any:
+        self.last = data[-1:] or self.last
+        return self.stream.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def _watch_lines(ui: Ui) -> None:
+    """Watch what hooks write after the commit: ours begins a line."""
+    if not isinstance(ui.fout, _WatchedStream):
+        out: Any = _WatchedStream(ui.fout)
+        err: Any = out if ui.ferr is ui.fout else _WatchedStream(ui.ferr)
+        ui.fout, ui.ferr = out, err
+
+
+def _end_line(ui: Ui) -> None:
+    """End a line that a hook left open, as far as it wrote through Mercurial.
+
+    Over HTTP Mercurial collects in a list of pieces what it writes.
+    """
+    if ui._buffers and (written := b"".join(ui._buffers[-1][-1:])) and not written.endswith(b"\n"):
+        ui._buffers[-1].append(b"\n")
+    for stream in (ui.fout, ui.ferr):
+        if isinstance(stream, _WatchedStream) and stream.last != b"\n":
+            stream.write(b"\n")
+            stream.flush()
+    if isinstance(ui.fout, _WatchedStream) and isinstance(ui.ferr, _WatchedStream):
+        ui.fout, ui.ferr = ui.fout.stream, ui.ferr.stream
 
 
 def _report_log(captured: Capture, line: RelayLine | None) -> bool:
