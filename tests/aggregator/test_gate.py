@@ -251,7 +251,9 @@ def test_an_old_level_written_again_changes_nothing(memory: Installation, tmp_pa
     chain = Chain("x")
     send(memory.log, chain.take(3))
     lower = beta.ack(chain.ack("beta", 1, 0))
+    memory.turn()
     higher = beta.ack(chain.ack("beta", 3, 0))
+    memory.turn()
     beta.ack(chain.ack("beta", 2, 0))  # the mirror was restored from a copy
     memory.turn()
     for old in (higher, lower):

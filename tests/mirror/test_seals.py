@@ -15,7 +15,9 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import find_beginnings, read_records, read_table
 from hgext.vcsreplicator.mirror.namesake import Namesakes
 from hgext.vcsreplicator.mirror.seals import KEY_FILE, OwnSeals
+from hgext.vcsreplicator.mirror.service import _report_control
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
+from hgext.vcsreplicator.mirror.sources import ReadRecords
 from hgext.vcsreplicator.mirror.writer import AckWriter
 from hgext.vcsreplicator.words.records import Ack, MirrorHeartbeat
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
@@ -184,6 +186,7 @@ def test_a_foreign_heartbeat_ends_no_mirror_with_a_key(sealing: Sealing, log: Lo
     eventually(lambda: len(reports) == 1)
 
 
+@pytest.mark.processes
 def test_a_writer_writes_the_newest_value_again_and_a_tombstone_where_it_has_none(log: Log) -> None:
     writer = AckWriter(log, "mirror-alpha", lambda arrived: None)
     writer.remember({ACK: b"1"})
@@ -193,6 +196,23 @@ def test_a_writer_writes_the_newest_value_again_and_a_tombstone_where_it_has_non
     writer.close(60)
     newest = {record.key: record.value for record in read_records(log, find_beginnings(log, ACKS))}
     assert newest == {ACK: b"2", OTHER: None}
+
+
+@pytest.mark.processes
+def test_a_roster_that_brings_the_first_key_has_all_acks_sealed(sealing: Sealing, log: Log) -> None:
+    reports: list[object] = []
+    writer = AckWriter(log, "mirror-alpha", lambda arrived: None, sealing.seals)
+    writer.remember({ACK: b"1"})
+    writer.start()
+    roster = sealing.roster(sealing.key)
+    record = Record(topic=ROSTER, partition=0, offset=1, key=KEY, value=to_json(roster), headers={}, time=1.0)
+    report = ReadRecords(records=[record], positions={})
+    for _ in range(2):
+        _report_control(sealing.seals, writer, reports.append, report)
+    writer.close(60)
+    [written] = read_records(log, find_beginnings(log, ACKS))
+    assert AckGate(roster, (sealing.aggregator,)).judge(written, 0.0) is GateVerdict.COUNTS
+    assert reports == [report] * 2
 
 
 def newest_ack(bench: Bench, repository: str) -> Record | None:

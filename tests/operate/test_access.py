@@ -24,17 +24,32 @@ from kafka.admin import (
     ACLResourcePatternType,
     ResourcePattern,
     ResourceType,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
 )
 from structlog.testing import capture_logs
 
 from hgext.vcsreplicator.demo.layout import PROGRAM
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.demo.submission import DOCUMENT
-from hgext.vcsreplicator.log import ERRORS, EVENTS, NOTICES, ROSTER, SERVICES, NewRecord, reports, topics
+from hgext.vcsreplicator.log import (
+    ACKS,
+    ERRORS,
+    EVENTS,
+    NOTICES,
+    ROSTER,
+    ROSTER_REQUESTS,
+    SERVICES,
+    Log,
+    NewRecord,
+    reports,
+    topics,
+)
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import find_beginnings, read_records
 from hgext.vcsreplicator.words.errors import ReplicationError
 from notifier.raw import raw_topic
+from testing.builders.certificates import certificate
 from testing.builders.cluster import Cluster
 from testing.services.cache import CHECKOUT
 from testing.services.kafka import Kafka
@@ -45,26 +60,31 @@ pytestmark = [pytest.mark.processes, pytest.mark.services, pytest.mark.slow]
 PAGE = Path(__file__).parents[2] / "docs" / "log.md"
 USERS = ("relay", "mirror", "aggregator", "notifier", "operator", "edge", "decoder")
 REFUSED = re.compile("not authorized|hidden from this user")
-PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+MECHANISM = "SCRAM-SHA-256"
 
 
 class StrictKafka(Kafka):
-    """Has a second way in, by name and password, where everything is forbidden that no ACL allows."""
+    """Has a second way in, with TLS, by name and password, where everything is forbidden that no ACL allows."""
 
     def __init__(self) -> None:
         super().__init__()
         self.guarded_port = free_port()
+        self.certificate = certificate(self.folder, "broker", "IP:127.0.0.1")
+        self._store = self.folder / "store.pem"
+        self._store.write_text(self.certificate.with_suffix(".key").read_text() + self.certificate.read_text())
 
     def _settings(self) -> dict[str, str]:
         settings = super()._settings()
-        guarded = f",SASL_PLAINTEXT://127.0.0.1:{self.guarded_port}"
-        users = " ".join(f'user_{name}="{name}"' for name in USERS)
+        guarded = f",SASL_SSL://127.0.0.1:{self.guarded_port}"
         return settings | {
             "listeners": settings["listeners"] + guarded,
             "advertised.listeners": settings["advertised.listeners"] + guarded,
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
-            "sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{PLAIN} required {users};",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL",
+            "sasl.enabled.mechanisms": MECHANISM,
+            f"listener.name.sasl_ssl.{MECHANISM.lower()}.sasl.jaas.config": f"{SCRAM} required;",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(self._store),
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": "User:ANONYMOUS",
         }
@@ -75,8 +95,8 @@ class StrictKafka(Kafka):
         password.write_text(user)
         password.chmod(0o600)
         return (
-            f"kafka://127.0.0.1:{self.guarded_port}?security_protocol=SASL_PLAINTEXT&sasl_mechanism=PLAIN"
-            f"&sasl_plain_username={user}&sasl_plain_password_file={password}"
+            f"kafka://127.0.0.1:{self.guarded_port}?security_protocol=SASL_SSL&sasl_mechanism={MECHANISM}"
+            f"&ssl_cafile={self.certificate}&sasl_plain_username={user}&sasl_plain_password_file={password}"
         )
 
 
@@ -108,13 +128,17 @@ def kafka(own_service: Callable[[type[StrictKafka]], StrictKafka]) -> StrictKafk
         log.create([*topics(), *map(raw_topic, ("raw", "decoded"))])
     with closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap)) as admin:
         admin.create_acls(list(documented()))
+        admin.alter_user_scram_credentials(
+            [UserScramCredentialUpsertion(user, ScramMechanism.SCRAM_SHA_256, user) for user in USERS]
+        )
     return kafka
 
 
 def guarded_cluster(tmp_path: Path, kafka: StrictKafka) -> Cluster:
     """A cluster in which each service has a file with a user of its own, and verbs have the operator's."""
     prepared = Cluster(tmp_path, "--log", kafka.url)
-    text = prepared.config.read_text()
+    own_key = f'[aggregator]\nkey = "{tmp_path}/aggregator.key"\n'
+    text = prepared.config.read_text().replace("[aggregator]\n", own_key)
     for user in USERS:
         (tmp_path / f"{user}.toml").write_text(text.replace(kafka.url, kafka.url_of(user, tmp_path)))
     for role, service in prepared.about["services"].items():
@@ -187,13 +211,30 @@ def test_a_mirror_is_filled_and_compared_with_the_rights_of_its_user(tmp_path: P
         shutil.rmtree(root)
         root.mkdir()
         cluster.config = tmp_path / "mirror.toml"
-        done = cluster.cli("bootstrap", "beta")
-        assert done.returncode == 0, (done.stdout, done.stderr)
+        for expected in (
+            r"roster add beta --inactive --key (x25519:\S+); then run",
+            r"roster join beta; then start it",
+        ):
+            done = cluster.cli("bootstrap", "beta")
+            found = re.search(rf"on an operator's machine: vcsreplicator ({expected})", done.stderr)
+            assert found, done.stderr
+            cluster.config = tmp_path / "operator.toml"
+            asked = cluster.cli(*found[1].partition(";")[0].split())
+            assert asked.returncode == 0, (asked.stdout, asked.stderr)
+            cluster.config = tmp_path / "mirror.toml"
         cluster.start("mirror-beta")
+        cluster.config = tmp_path / "operator.toml"
+        eventually(lambda: is_active(cluster, "beta"), "beta seals what it serves")
+        cluster.config = tmp_path / "mirror.toml"
         eventually(lambda: (root / "x" / ".hg").is_dir(), "the repository is in its place")
         done = cluster.cli("verify", "beta")
         assert done.returncode == 0, (done.stdout, done.stderr)
         assert not REFUSED.search(cluster.output("mirror-beta"))
+
+
+def is_active(cluster: Cluster, name: str) -> bool:
+    listed = json.loads(cluster.cli("roster", "list", "--json").stdout)
+    return any(mirror["state"] == "active" and mirror["keys"] for mirror in listed["mirrors"] if mirror["name"] == name)
 
 
 def answered(cluster: Cluster, role: str, page: str) -> dict[str, Any]:
@@ -298,7 +339,16 @@ def test_an_edge_and_a_decoder_need_each_documented_right(tmp_path: Path, kafka:
 
 @pytest.mark.parametrize(
     ("user", "topic"),
-    [("mirror", EVENTS), ("mirror", NOTICES), ("notifier", NOTICES), ("relay", ROSTER), ("operator", EVENTS)],
+    [
+        ("mirror", EVENTS),
+        ("mirror", NOTICES),
+        ("mirror", ROSTER),
+        ("mirror", ROSTER_REQUESTS),
+        ("notifier", NOTICES),
+        ("relay", ROSTER),
+        ("operator", EVENTS),
+        ("operator", ACKS),
+    ],
 )
 def test_a_user_without_the_right_is_refused(tmp_path: Path, kafka: StrictKafka, user: str, topic: str) -> None:
     with (
@@ -306,3 +356,49 @@ def test_a_user_without_the_right_is_refused(tmp_path: Path, kafka: StrictKafka,
         pytest.raises(ReplicationError, match=REFUSED),
     ):
         log.append([NewRecord(topic=topic, key="x", value=b"")], timeout=5)
+
+
+def may(act: Callable[[], object]) -> bool:
+    """Whether the broker lets a user do it; any other error is raised."""
+    try:
+        act()
+    except ReplicationError as error:
+        if not REFUSED.search(str(error)):
+            raise
+        return False
+    return True
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_a_user_may_read_and_write_what_its_commands_say_and_nothing_else(
+    tmp_path: Path, kafka: StrictKafka, user: str
+) -> None:
+    rights = [acl for acl in documented() if acl.principal == f"User:{user}"]
+    names = [*(topic.name for topic in topics()), "raw", "decoded"]
+
+    def is_documented(topic: str, operation: ACLOperation) -> bool:
+        return any(
+            acl.operation is operation
+            and acl.resource_pattern.resource_type is ResourceType.TOPIC
+            and acl.resource_pattern.resource_name in ("*", topic)
+            for acl in rights
+        )
+
+    def read(log: Log, topic: str) -> None:
+        with closing(log.reader({(topic, 0): 0})) as reader:
+            reader.poll(5.0, limit=1)
+
+    with open_log(kafka.url) as log:  # so that no reader waits
+        log.append([NewRecord(topic=name, key="x", value=b"x") for name in names])
+    with open_log(kafka.url_of(user, tmp_path)) as log:
+        found = {
+            name: (
+                may(lambda name=name: read(log, name)),  # type: ignore[misc]
+                may(lambda name=name: log.append([NewRecord(topic=name, key="x", value=b"x")], timeout=5)),  # type: ignore[misc]
+            )
+            for name in names
+        }
+    expected = {
+        name: (is_documented(name, ACLOperation.READ), is_documented(name, ACLOperation.WRITE)) for name in names
+    }
+    assert found == expected

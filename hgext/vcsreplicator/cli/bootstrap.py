@@ -2,6 +2,7 @@
 """`vcsreplicator bootstrap NAME`: fills a new mirror, and shows the progress."""
 
 import json
+import shlex
 import sys
 import threading
 import time
@@ -17,13 +18,17 @@ from rich.table import Column
 from rich.text import Text
 
 from ..config import Config
-from ..log import Log
+from ..keys.pairs import make_key, read_keys
+from ..log import ROSTER, Log
+from ..log.table import read_table
 from ..mirror.jobs import bootstrap
 from ..service import stop_on_signals
-from ..words.errors import Refused, visible
-from ..words.roster import MirrorRole, Verb
+from ..words.errors import NotAuthorized, Refused, TopicMissing, visible
+from ..words.roster import KEY, MirrorRole, Roster, RosterRequest, Verb
 from ..words.rules import Rules
+from ..words.shape import from_json
 from .display import console
+from .key import find_key_file
 from .options import complete_mirror, log_of, mirror_settings, with_config, with_wait
 from .requests import ask_aggregator, make_request
 from .roster import with_rules
@@ -62,11 +67,16 @@ def command(
     rules = Rules(include=include, exclude=exclude) if include or exclude else None
     stop = stop_on_signals()
     with log_of(config) as log, _Display(as_json=as_json) as report:
+
+        def ask(verb: Verb, wanted: Rules | None) -> None:
+            key = _find_key(config, log, name) if verb is Verb.ADD else None
+            ask_for_mirror(log, verb, name, wanted, backup=backup, wait=wait, stop=stop, key=key)
+
         joined = bootstrap.bootstrap(
             settings,
             log,
             options,
-            ask=lambda verb, wanted: ask_for_mirror(log, verb, name, wanted, backup=backup, wait=wait, stop=stop),
+            ask=ask,
             report=report,
             stop=stop,
             rules=rules,
@@ -87,22 +97,58 @@ def ask_for_mirror(
     backup: bool,
     wait: float,
     stop: threading.Event | None = None,
+    key: str | None = None,
 ) -> None:
-    """Ask the aggregator to add a mirror or to let it join.
+    """Ask the aggregator to add a mirror, with a key, or to let it join.
 
-    Raises Refused if the aggregator refuses, or does not decide within `wait` seconds. Returns early if `stop` is set.
+    Raises Refused if the aggregator refuses, or does not decide within `wait` seconds, or if this user may not ask. Returns early
+    if `stop` is set.
     """
     role = MirrorRole.BACKUP if backup else MirrorRole.SERVING
-    known: dict[str, Any] = {"role": role, "inactive": True, "rules": rules or Rules()} if verb is Verb.ADD else {}
+    known: dict[str, Any] = {}
+    if verb is Verb.ADD:
+        known = {"role": role, "inactive": True, "rules": rules or Rules(), "key": key}
     request = make_request(verb, "bootstrap", mirror=name, **known)
     try:
         decision, _ = ask_aggregator(log, request, wait, stop)
+    except (NotAuthorized, TopicMissing) as error:
+        raise Refused(f"{_describe_asking(request)} ({error})") from error
     except Refused:
         if stop is not None and stop.is_set():
             return
         raise
     if decision.refusal:
         raise Refused(decision.refusal)
+
+
+def _find_key(config: Config, log: Log, name: str) -> str | None:
+    """Return the mirror's public key, made if it is missing; None while the aggregator has none."""
+    value = read_table(log, ROSTER).value(ROSTER, KEY)
+    if value is None or not from_json(Roster, value).aggregator_keys:
+        return None
+    file = find_key_file(config, name)
+    return (read_keys(file) or (make_key(file),))[0].public
+
+
+def _describe_asking(request: RosterRequest) -> str:
+    """Say what an operator must ask for, if this user may not."""
+    name = request.mirror or ""
+    if request.verb is Verb.JOIN:
+        return (
+            f"{name} is full, but this user may not let it join; on an operator's machine: "
+            f"vcsreplicator roster join {name}; then start it"
+        )
+    words = ["vcsreplicator", "roster", "add", name, "--inactive"]
+    words += ["--backup"] if request.role is MirrorRole.BACKUP else []
+    rules = request.rules or Rules()
+    for option, values in (("--include", rules.include), ("--exclude", rules.exclude)):
+        for value in values:
+            words += [option, value]
+    words += ["--key", request.key] if request.key else []
+    return (
+        f"{name} is not in the roster, and this user may not add it; on an operator's machine: "
+        f"{shlex.join(words)}; then run this command again"
+    )
 
 
 class _Display:

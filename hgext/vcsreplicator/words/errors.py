@@ -17,6 +17,10 @@ class Unavailable(ReplicationError):
     """Something outside does not answer now; services try again indefinitely."""
 
 
+class NotAuthorized(Unavailable):
+    """The log does not let this user do it, until an administrator gives it the right."""
+
+
 class NoRoom(Unavailable):
     """A disk has no space left; the message names it."""
 

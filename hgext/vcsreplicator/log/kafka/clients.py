@@ -21,7 +21,7 @@ from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka import errors as kafka_errors
 from kafka.producer.transaction_manager import TransactionalRequestResult
 
-from ...words.errors import BadConfig, Expired, Rejected, ReplicationError, Unavailable
+from ...words.errors import BadConfig, Expired, NotAuthorized, Rejected, ReplicationError, Unavailable
 from .connections import Network, Selector
 from .options import KafkaOptions, check_certificates
 
@@ -233,6 +233,8 @@ def rim(options: KafkaOptions, doing: str) -> Iterator[None]:
         raise Rejected(f"{where}: message too large for the broker: {error}") from error
     except kafka_errors.InvalidRecordError as error:
         raise Rejected(f"{where}: the broker refuses the record; a compacted topic needs a key: {error}") from error
+    except kafka_errors.AuthorizationError as error:
+        raise NotAuthorized(f"{where}: {_describe_error(error, options)}") from error
     except kafka_errors.KafkaConfigurationError as error:
         raise BadConfig(f"{where}: {error}") from error
     except Exception as error:
