@@ -122,7 +122,10 @@ def ask_for_mirror(
 
 
 def _find_key(config: Config, log: Log, name: str) -> str | None:
-    """Return the mirror's public key, made if it is missing; None while the aggregator has none."""
+    """Return the mirror's public key, made if it is missing.
+
+    None while the aggregator has none, and could not check a seal.
+    """
     value = read_table(log, ROSTER).value(ROSTER, KEY)
     if value is None or not from_json(Roster, value).aggregator_keys:
         return None

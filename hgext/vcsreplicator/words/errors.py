@@ -18,7 +18,7 @@ class Unavailable(ReplicationError):
 
 
 class NotAuthorized(Unavailable):
-    """The log does not let this user do it, until an administrator gives it the right."""
+    """The log does not let this user do it, until an administrator allows it."""
 
 
 class NoRoom(Unavailable):
