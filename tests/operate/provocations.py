@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """All provocations, by the entry of the runbook."""
 
-from . import brokers, damaging, provoking, submitting, upgrading
+from . import brokers, damaging, provoking, speaking, submitting, upgrading
 from .provoking import PROVOCATIONS
 
-__all__ = ["PROVOCATIONS", "brokers", "damaging", "provoking", "submitting", "upgrading"]
+__all__ = ["PROVOCATIONS", "brokers", "damaging", "provoking", "speaking", "submitting", "upgrading"]

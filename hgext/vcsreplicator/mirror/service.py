@@ -251,6 +251,9 @@ def _open_seals(
     seals = OwnSeals(settings.name, Path(settings.folder))
     seals.take_roster(try_json(Roster, table.value(ROSTER, ROSTER_KEY)) or Roster())
     records = _find_own_records(settings, table)
+    beat = table.records.get((ACKS, settings.name))
+    if beat is not None and not seals.is_own(beat):
+        del table.records[ACKS, settings.name]  # another program's: it says nothing of this root
     with _naming_folder(settings, "root", settings.root):
         root.refuse_empty(_read_acks(settings, records), table)
     return seals, *seals.choose(table, records)
