@@ -16,7 +16,18 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import ColumnElement, Connection, Engine, Table, create_engine, delete, event, make_url, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    ExceptionContext,
+    Table,
+    create_engine,
+    delete,
+    event,
+    make_url,
+    select,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError, SQLAlchemyError
 
@@ -54,6 +65,10 @@ _LASTING_ERRORS = (
     "unable to open",
     "no pg_hba.conf entry",
 )
+
+# PostgreSQL's states of a connection, or a server, on which no later statement succeeds: a read-only server (after a failover the
+# former one goes on answering), a server that stops or starts, and broken connections.
+_LOST = ("25006", "57P01", "57P02", "57P03", "08")
 
 # The class of PostgreSQL's states for values beyond its limits.
 _LIMIT_EXCEEDED = "54"
@@ -102,7 +117,8 @@ class WorkDatabase:
         self._place = known.render_as_string(hide_password=True)
         self._engine: Engine = create_engine(known, connect_args=options, pool_pre_ping=True, hide_parameters=True)
         prepare = _prepare_sqlite if self._engine.dialect.name == "sqlite" else _prepare_postgresql
-        event.listen(self._engine, "connect", prepare)
+        event.listen(self._engine, "connect", prepare, insert=True)  # before SQLAlchemy asks anything
+        event.listen(self._engine, "handle_error", _discard_lost)
         if password is not None and self._engine.dialect.name != "sqlite":
             # It may have been changed since the start.
             event.listen(
@@ -280,7 +296,7 @@ def _kind_of(error: DBAPIError, reason: str) -> type[ReplicationError]:
 
     Only an error that the data itself causes is Rejected. Every other cause would fail every message.
     """
-    state = getattr(error.orig, "sqlstate", None) or ""
+    state = _state_of(error.orig)
     if isinstance(error, DataError | IntegrityError) or state.startswith(_LIMIT_EXCEEDED):
         return Rejected
     if isinstance(error, ProgrammingError) or any(words in reason for words in _LASTING_ERRORS):
@@ -320,7 +336,19 @@ def kept_text(value: str) -> str:
     return clean(value).replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
+def _discard_lost(context: ExceptionContext) -> None:
+    """Have the pool open new connections where the present ones are of no use."""
+    if _state_of(context.original_exception).startswith(_LOST):
+        context.is_disconnect = True
+
+
+def _state_of(error: BaseException | None) -> str:
+    return getattr(error, "sqlstate", None) or ""
+
+
 def _prepare_postgresql(connection: Any, _: Any) -> None:
+    if (encoding := connection.info.parameter_status("server_encoding")) != "UTF8":
+        raise BadConfig(f"{KEY}: the database keeps texts in {encoding}, expected UTF8: make one WITH ENCODING 'UTF8'")
     limit = "SELECT set_config('statement_timeout', %s, false) WHERE current_setting('statement_timeout') = '0'"
     with connection.cursor() as cursor:
         cursor.execute(limit, (STATEMENT,))

@@ -64,6 +64,37 @@ def test_password_that_is_corrected_in_its_file_is_used_without_a_restart(postgr
         made.migrate()
 
 
+def test_a_connection_to_a_server_that_became_read_only_is_not_used_again(postgresql: Any) -> None:
+    """As after a failover: the former server goes on answering reads."""
+    url = postgresql.database()
+    with closing(WorkDatabase(url)) as made, closing(WorkDatabase(url)) as operator:
+        made.migrate()
+        with made.reading() as connection:
+            demoted = connection.connection.dbapi_connection
+            demoted.execute("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
+            demoted.commit()
+        with pytest.raises(Unavailable, match="read-only transaction"):
+            made.record(A_KEY, [QueuedPush(id=1, date=1, user="dana", changesets=())])
+        made.record(A_KEY, [QueuedPush(id=1, date=1, user="dana", changesets=())])
+        with operator.reading() as connection:
+            assert connection.scalar(text("SELECT count(*) FROM pushes")) == 1
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_a_database_that_is_not_utf_8_is_refused_at_start(postgresql: Any, unique_name: str, encoding: str) -> None:
+    with closing(WorkDatabase(postgresql.database())) as server, server.reading() as connection:
+        raw = connection.connection.dbapi_connection
+        raw.rollback()
+        raw.autocommit = True
+        raw.execute(f"CREATE DATABASE \"{unique_name}\" TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'")
+    url = postgresql.url.rpartition("/")[0] + f"/{unique_name}"
+    with (
+        closing(WorkDatabase(url)) as made,
+        pytest.raises(BadConfig, match=f"keeps texts in {encoding}, expected UTF8"),
+    ):
+        made.migrate()
+
+
 def test_statement_that_waits_for_a_lock_ends_as_unavailable(postgresql: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "STATEMENT", "100ms")
     url = postgresql.database()
