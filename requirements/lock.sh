@@ -17,8 +17,8 @@ lock() {
     { echo '# Written by `make lock` from pyproject.toml and requirements/build.in.'; cat "$tool/locked"; } >"$target"
 }
 
-lock install.txt
-lock services.txt --extra dashboard --extra edge --extra decode --extra poll --extra work --extra celery
+lock install.txt --extra services
+lock services.txt --extra services --extra dashboard --extra edge --extra decode --extra poll --extra work --extra celery
 lock test.txt --all-extras
 
 # What installs the tests' packages.

@@ -2,6 +2,7 @@
 """What an ordinary install gets: the packages and their data, nothing of Mercurial's, and extensions that load by name."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -87,6 +88,14 @@ def test_the_wheel_holds_every_module_and_every_data_file(wheel: Path) -> None:
     assert not missing
 
 
+def test_the_package_alone_needs_mercurial_and_nothing_else(wheel: Path) -> None:
+    """Other server software of the host may need other versions of what our services need."""
+    with zipfile.ZipFile(wheel) as packed:
+        [metadata] = [name for name in packed.namelist() if name.endswith(".dist-info/METADATA")]
+        needed = re.findall(r"^Requires-Dist: (.+)$", packed.read(metadata).decode(), re.MULTILINE)
+    assert [line for line in needed if "extra ==" not in line] == ["mercurial<7.3,>=6.3"]
+
+
 def test_a_clean_environment_loads_the_extensions_and_the_command(wheel: Path, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
     python = tmp_path / "venv" / "bin" / "python"
@@ -109,3 +118,10 @@ def test_a_clean_environment_loads_the_extensions_and_the_command(wheel: Path, t
     assert "vcsreplicator  external" in shown
     assert "pushlog        external" in shown
     assert output("-m", "hgext.vcsreplicator.cli", "--version").startswith("vcsreplicator, version ")
+
+
+def test_the_command_without_the_packages_of_services_says_what_to_install() -> None:
+    program = "import sys; sys.modules['click'] = None; from hgext.vcsreplicator.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    expected = "vcsreplicator: the package click is missing; run: pip install 'vcsreplicator[services]'\n"
+    assert (done.returncode, done.stderr) == (78, expected)

@@ -12,7 +12,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # `typing` need not be loaded for it
-    from typing import Any
+    from typing import Any, NoReturn
 
 
 def __getattr__(name: str) -> "Any":
@@ -21,6 +21,16 @@ def __getattr__(name: str) -> "Any":
     from . import verbs
 
     return getattr(verbs, name)
+
+
+def _refuse_without_services(error: ModuleNotFoundError) -> "NoReturn":
+    """End the command where only the extensions of Mercurial were installed."""
+    if (error.name or "").partition(".")[0] == "hgext":
+        raise error
+    sys.stderr.write(
+        f"vcsreplicator: the package {error.name} is missing; run: pip install 'vcsreplicator[services]'\n"
+    )
+    sys.exit(78)
 
 
 def main() -> None:
@@ -32,7 +42,10 @@ def main() -> None:
     is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_ours:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from . import verbs
+    try:
+        from . import verbs
+    except ModuleNotFoundError as error:
+        _refuse_without_services(error)
 
     try:
         if is_ours:
