@@ -49,7 +49,10 @@ class Lookup:
     """The queries of one web request to the pushlog."""
 
     def __init__(self, web: requestcontext, *, is_form: bool = False):
-        """Read the request; with ``is_form`` an empty field is a field not given."""
+        """Read the request; with ``is_form`` an empty field is a field not given.
+
+        In a form dates do not limit the search for a changeset either: its push is one, whenever that was.
+        """
         self.repo = web.repo
         self.log = Pushlog(web.repo)
         self.answers = Answers(web.repo)
@@ -59,6 +62,9 @@ class Lookup:
             for key, values in web.req.qsparams.asdictoflists().items()
             if any(values) or not is_form
         }
+        if is_form and "changeset" in self.parameters:
+            for name in ("startdate", "enddate"):
+                self.parameters.pop(name, None)
         self.version = query.parse_version(self.parameters)
         self._limit = web_limit(web.repo)
         self._push_limit = web.configint(b"pushlog", b"maxpushes")

@@ -226,6 +226,18 @@ def test_an_unchanged_answer_costs_a_304(site):
     assert site.get("/json-pushes", if_none_match=headers["ETag"])[0] == 304
 
 
+def test_the_form_finds_the_push_of_a_changeset_whenever_it_was(site):
+    """The golden pushes are years old."""
+    node = next(iter(json.loads(site.get("/json-pushes", "startID=2&endID=3")[2]).values()))["changesets"][0]
+    _status, _headers, form = site.get("/pushloghtml")
+    fields = re.findall(rb'name="(\w+)"[^>]* value="([^"]*)"', form)
+    assert [name for name, value in fields if value] == []
+    for range_ in ("startdate=&enddate=", "startdate=1 week ago&enddate=now"):
+        _status, _headers, body = site.get("/pushloghtml", f"{range_}&user=&changeset={node}&branch=".replace(" ", "+"))
+        assert b"No pushes" not in body
+        assert node[:12].encode() in body
+
+
 @pytest.mark.parametrize("style", ["json", "raw", "rss", "atom"])
 def test_a_style_without_pages_is_refused_in_words(site, style):
     status, _headers, body = site.get(f"/{style}-pushloghtml")

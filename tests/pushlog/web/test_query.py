@@ -68,6 +68,28 @@ def test_a_page_that_is_no_number_is_the_first(page, number):
         ("an hour ago", NOW - 3600),
         ("1 month ago", 1697321600),
         ("last year", 1668464000),
+        ("two weeks ago", NOW - 14 * 86400),
+        ("36h ago", NOW - 36 * 3600),
+        ("3d ago", NOW - 3 * 86400),
+        ("5 min ago", NOW - 300),
+        ("5m ago", NOW - 300),
+        ("6 months ago", 1684102400),
+        ("tomorrow", NOW - NOW % 86400 + 86400),
+        ("2023-11-14 22:13:20.123456", NOW),
+        ("2023-11-14T22:13:20Z", NOW),
+        ("2023-11-14T22:13:20.5Z", NOW),
+        ("2023-11-14T23:13:20+01:00", NOW),
+        ("2023-11-14 23:13:20 01:00", NOW),
+        ("2023-11-14 20:13:20 -0200", NOW),
+        ("2023/11/14 22:13:20", NOW),
+        ("2023/11/14", NOW - NOW % 86400),
+        ("20231114", NOW - NOW % 86400),
+        ("Nov 14, 2023", NOW - NOW % 86400),
+        ("14 November 2023 22:13", NOW - 20),
+        ("november 14 2023 22:13:20", NOW),
+        ("Tue, 14 Nov 2023 22:13:20 GMT", NOW),
+        ("Tuesday, 14-Nov-23 22:13:20 GMT", NOW),
+        ("Tue, 14 Nov 2023 23:13:20 +0100", NOW),
     ],
 )
 def test_dates(text, seconds, monkeypatch):
@@ -79,10 +101,10 @@ def test_dates(text, seconds, monkeypatch):
 @pytest.mark.parametrize(
     "text",
     ["2024-02-31", "2023-02-29", "2024-02-00", "2024-04-31", "2024-00-01", "2024-13-01", "0000-01-01",
-     "2024-02-28 24:00", "2024-02-28 10:60", "2024-02-28 10:00:61"],
+     "2024-02-28 24:00", "20241301", "2024-02-28 10:60", "2024-02-28 10:00:61"],
 )  # fmt: skip
 def test_a_date_that_no_calendar_has_is_refused(text):
-    with pytest.raises(ValueError, match=rf"cannot read the date {text}.*no such time"):
+    with pytest.raises(ValueError, match=r"cannot read the date .*no such time"):
         dates.parse(text, NOW)
 
 
