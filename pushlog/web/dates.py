@@ -51,7 +51,7 @@ def parse(text: str, now: int) -> int:
     if words in _DAYS:
         day = datetime.date.fromtimestamp(now) + datetime.timedelta(_DAYS[words])
         return _make_epoch(day.year, day.month, day.day)
-    if (found := _read_named(words)) is not None or (found := _subtract(words, now)) is not None:
+    if (found := _read_named(words)) is not None or (found := _subtract_span(words, now)) is not None:
         return found
     raise ValueError(
         f"cannot read the date {text[:100]!a}: expected YYYY-MM-DD HH:MM:SS, epoch seconds or words like 1 hour ago"
@@ -70,12 +70,14 @@ def _read_named(words: str) -> int | None:
     return _make_epoch(*parts[:6], offset=parts[9])
 
 
-def _subtract(words: str, now: int) -> int | None:
+def _subtract_span(words: str, now: int) -> int | None:
     """Read a time span before now."""
     match = _AGO.fullmatch(words)
     if match is None or (match[1] != "last" and not match[3]):
         return None
-    count = int(match[1]) if match[1].isdigit() else _NUMBERS.index(match[1]) if match[1] in _NUMBERS else 1
+    count = int(match[1]) if match[1].isdigit() else 1
+    if match[1] in _NUMBERS:
+        count = _NUMBERS.index(match[1])
     for unit, months in _MONTHS.items():
         if match[2].startswith(unit):
             return _subtract_months(now, count * months)
@@ -94,7 +96,10 @@ def _make_epoch(
     zone: str | None = None,
     offset: int | None = None,
 ) -> int:
-    """Return the epoch seconds of a time: local, in a zone such as `z` or `+01:00`, or at an offset in seconds."""
+    """Return the epoch seconds of a time.
+
+    It is local, or in a zone such as `z` or `+01:00`, or at an offset in seconds. Raises `ValueError` if there is no such time.
+    """
     try:
         # A minute may have a leap second, which the calendar does not know.
         datetime.datetime(year, month, day, hour, minute, second - (second == 60))
