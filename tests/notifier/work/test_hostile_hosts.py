@@ -20,7 +20,7 @@ from hgext.vcsreplicator.words.errors import Unavailable
 from notifier.work.clones import Clones, CloneUnavailable
 from notifier.work.commandserver import CommandServer, HgFailed
 from notifier.work.database import ChangesetRecord, RepositoryKey
-from testing.builders.notifier.hostile import HostileHost, backup_files, bundle, part
+from testing.builders.notifier.hostile import HostileHost, backup_files, bundle, interrupted, part
 from testing.builders.notifier.working import HgHost, hg
 from testing.waiting import eventually
 
@@ -132,6 +132,19 @@ def test_host_sends_the_worker_to_no_clone_bundle(server: CommandServer, tmp_pat
         address = f"http://127.0.0.1:{elsewhere.server_address[1]}/x.hg"
         for name in ("clonebundles", "clonebundles_manifest"):
             hostile.answers[name] = f"{address} BUNDLESPEC=none-v2\n".encode()
+        attempt(tmp_path / "clones", server, hostile.url)
+    assert "getbundle" in hostile.asked
+    assert elsewhere.asked == 0
+
+
+@pytest.mark.parametrize("is_within", [False, True], ids=["alone", "within another part"])
+def test_host_sends_the_worker_to_no_other_address(
+    server: CommandServer, tmp_path: Path, elsewhere: Any, is_within: bool
+) -> None:
+    url = f"http://127.0.0.1:{elsewhere.server_address[1]}/x".encode()
+    bad = part(b"remote-changegroup", {b"url": url, b"size": b"1"})
+    content = interrupted(part(b"changegroup", {b"version": b"02"}), bad) if is_within else bad
+    with HostileHost(bundle=bundle(content)) as hostile:
         attempt(tmp_path / "clones", server, hostile.url)
     assert "getbundle" in hostile.asked
     assert elsewhere.asked == 0
