@@ -38,12 +38,13 @@ from testing.warm_memory import settle_memory
 
 PROGRAM = [sys.executable, "-P", "-m"]
 CLI, WORKER = "hgext.vcsreplicator.cli", "hgext.vcsreplicator.hg.replica.worker"
-NURSERY = "hgext.vcsreplicator.hg.replica.nursery"
+NURSERY, WEB_NURSERY = "hgext.vcsreplicator.hg.replica.nursery", "hgext.vcsreplicator.cli.web_nursery"
 # Modules that may be run warm.
 OURS = (
     CLI,
     WORKER,
     NURSERY,
+    WEB_NURSERY,
     "testing.builders.notifier.decoder_process",
     "testing.builders.master.guarded_web",
     "testing.builders.notifier.notifier_process",
@@ -59,6 +60,7 @@ USED = (
     "hgext.vcsreplicator.hg.master.offer",
     "hgext.vcsreplicator.hg.registration",
     "hgext.vcsreplicator.hg.relaying",
+    "hgext.vcsreplicator.hg.serving.budget",
     "hgext.vcsreplicator.hg.serving.web",
     "hgext.vcsreplicator.mirror.service",
     "hgext.vcsreplicator.relay.daemon",
@@ -261,7 +263,7 @@ def serve(
     conversation: socket.socket, prepare: Callable[[Mapping[str, Any]], None] = lambda request: None
 ) -> dict[str, Any] | None:
     """Start a process for each request until the other end closes, prepared for it; in a new process, return its request."""
-    from hgext.vcsreplicator.hg.replica.nursery import fork_sibling  # which imports Mercurial; a stem has it anyway
+    from hgext.vcsreplicator.mirror.forking import fork_sibling
 
     libc = ctypes.PyDLL(None)
     libc.prctl(PR_SET_NAME, STEM.encode())

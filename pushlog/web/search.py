@@ -102,15 +102,15 @@ def search(orig: Callable[..., Iterable[bytes]], web: requestcontext) -> Iterabl
 def match(
     orig: Callable[..., Any], ui: Ui | None, spec: bytes, lookup: Callable[[bytes], bool] | None = None
 ) -> Callable[..., Any]:
-    """Wrap the evaluation of a revset; raise ParseError for a search that is not listed.
+    """Wrap the evaluation of a revset; raise ParseError for an unlisted search.
 
     hgweb takes the error for words to search. Templates evaluate revsets of their own.
     """
-    if spec != _searching.spec:
-        return orig(ui, spec, lookup=lookup)
-    if not is_bounded(revsetlang.parse(spec, lookup=lookup)):
+    is_search = spec == _searching.spec
+    if is_search and not is_bounded(revsetlang.parse(spec, lookup=lookup)):
         raise error.ParseError(b"not a search that this server offers")
-    return _refuse_huge_numbers(orig(ui, spec, lookup=lookup))
+    select: Callable[..., Any] = orig(ui, spec, lookup=lookup)
+    return _refuse_huge_numbers(select) if is_search else select
 
 
 def _refuse_huge_numbers(select: Callable[..., Any]) -> Callable[..., Any]:

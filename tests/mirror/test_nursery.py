@@ -18,7 +18,8 @@ pytestmark = pytest.mark.processes
 # A nursery that forks by a system call that does not exist.
 REFUSING = """
 from hgext.vcsreplicator.hg.replica import nursery
-nursery.SYS_CLONE = dict.fromkeys(nursery.SYS_CLONE, 100_000)
+from hgext.vcsreplicator.mirror import forking
+forking.SYS_CLONE = dict.fromkeys(forking.SYS_CLONE, 100_000)
 nursery.main()
 """
 

@@ -7,13 +7,20 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+import structlog
 
 from ..config import address
+from ..mirror.forking import can_fork
 from ..service import configure_logging, serve
 from ..service.listening import CONNECTIONS, start_server, stop_server
+from ..service.workers import Workers
 from ..words.errors import BadConfig
 from .postponed import postpone
 
+logger = structlog.get_logger()
+
+# The module that forks workers, and what it says of a mirror's folder.
+NURSERY, MIRROR = "hgext.vcsreplicator.cli.web_nursery", "mirror"
 # Bytes of the largest body: a push.
 MAX_PUSH = 16 * 1024**3
 # And on a mirror: a command's arguments, which name each head up to twice, 41 bytes each. This is enough for 200,000 heads.
@@ -45,6 +52,22 @@ RARE = (
 )
 
 
+def open_folder(root: str, threads: int | None = None) -> Callable[..., Any]:
+    """Return the WSGI application for a folder.
+
+    Raises BadConfig if it cannot or must not be served.
+    """
+    application = load_hgweb()
+    from ..hg.serving.web import refuse_unguarded
+
+    try:
+        repositories: Callable[..., Any] = application(root, threads=threads)
+    except OSError as error:
+        raise BadConfig(f"--root: {root}: cannot be used: {error.strerror}") from error
+    refuse_unguarded(root)
+    return repositories
+
+
 def load_hgweb() -> Callable[..., Any]:
     """Return what makes the WSGI application; rare modules are loaded when used."""
     postpone(*RARE)
@@ -64,7 +87,22 @@ def load_hgweb() -> Callable[..., Any]:
     show_default=True,
     help="Requests answered in parallel.",
 )
-def command(root: str, listen: str, role: str, threads: int) -> None:
+@click.option(
+    "--seconds",
+    type=click.IntRange(1, 86400),
+    default=60,
+    show_default=True,
+    help="Processor time of a request, and of each further MiB of its answer.",
+)
+@click.option(
+    "--memory",
+    type=click.IntRange(128, 1024**2),
+    default=4096,
+    show_default=True,
+    metavar="MIB",
+    help="Memory of a request.",
+)
+def command(root: str, listen: str, role: str, threads: int, seconds: int, memory: int) -> None:
     """Serve the repositories in a folder over HTTP.
 
     Clients can see pages, clone, pull, and push if hgrc allows it. HGRCPATH names Mercurial's configuration. With `role =
@@ -74,19 +112,27 @@ def command(root: str, listen: str, role: str, threads: int) -> None:
     configure_logging(role)
 
     def stage(stop: threading.Event, ready: Callable[[], None]) -> None:
-        application = load_hgweb()
-        from ..hg.serving.web import is_of_mirror, refuse_unguarded
+        options = {"host": host, "port": port, "threads": threads}
+        if not can_fork():
+            logger.warning("requests are answered in threads, without a budget: this machine cannot fork workers")
+            application = open_folder(root, threads)
+            from ..hg.serving.web import is_of_mirror
 
+            largest = MAX_ARGUMENTS if is_of_mirror(root) else MAX_PUSH
+            server = start_server(application, f"--listen: {listen}", largest_body=largest, **options)
+            ready()
+            stop.wait()
+            stop_server(server)
+            return
+        workers = Workers(NURSERY, root, role, str(seconds), str(memory * 1024**2), threads=threads)
+        options["largest_body"] = MAX_ARGUMENTS if workers.says == MIRROR else MAX_PUSH
         try:
-            repositories = application(root, threads=threads)
-        except OSError as error:
-            raise BadConfig(f"--root: {root}: cannot be used: {error.strerror}") from error
-        refuse_unguarded(root)
-        largest = MAX_ARGUMENTS if is_of_mirror(root) else MAX_PUSH
-        options = {"host": host, "port": port, "threads": threads, "largest_body": largest}
-        server = start_server(repositories, f"--listen: {listen}", **options)
-        ready()
-        stop.wait()
-        stop_server(server)
+            # With a request looked ahead, waitress notices a client that leaves.
+            server = start_server(workers, f"--listen: {listen}", request_lookahead=1, **options)
+            ready()
+            stop.wait()
+            stop_server(server)
+        finally:
+            workers.close()
 
     sys.exit(serve(stage))

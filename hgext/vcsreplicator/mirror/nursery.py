@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The supervisor's end of `hg.replica.nursery`, which forks workers."""
+"""The parent's end of a nursery, which forks workers: `hg.replica.nursery`."""
 
 import contextlib
 import os
@@ -60,15 +60,15 @@ class ForkedProcess:
                 os.kill(self.pid, signal.SIGKILL)
 
 
-def start(module: str, descriptor: int, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-    """Start a module of ours with its end of a pipe or socket.
+def start(module: str, descriptor: int, environment: Mapping[str, str], *arguments: str) -> "subprocess.Popen[bytes]":
+    """Start a module of ours with its end of a pipe or socket, and more arguments.
 
     Ctrl-C in a terminal goes to all processes. The new one blocks it until it ignores it, because its imports would print a
     traceback.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        command = [sys.executable, "-P", "-m", module, str(descriptor)]
+        command = [sys.executable, "-P", "-m", module, str(descriptor), *arguments]
         return subprocess.Popen(command, env=dict(environment), pass_fds=[descriptor], stdin=subprocess.DEVNULL)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -77,17 +77,24 @@ def start(module: str, descriptor: int, environment: Mapping[str, str]) -> "subp
 class Nursery:
     """The process that forks, from its start to its end; used by one thread."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], module: str | None = None, *arguments: str) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self.process = start(NURSERY, theirs.fileno(), environment)
+            self.process = start(module or NURSERY, theirs.fileno(), environment, *arguments)
         self.is_ready = False
+        # Why it forks nothing, or what it says of itself.
+        self.refusal = self.says = ""
 
     def wait(self, timeout: float) -> bool:
         """Return whether it has imported everything, or ended, within `timeout` seconds."""
         self._socket.settimeout(timeout)
         try:
-            self.is_ready = self._socket.recv(1) == b"r"
+            said = self._socket.recv(65536)
+            self.is_ready = said.startswith(b"r")
+            if self.is_ready:
+                self.says = said[1:].decode()
+            else:
+                self.refusal = said[1:].decode()
         except TimeoutError:
             return False
         except OSError:

@@ -57,7 +57,15 @@ def stop_server(server: Any) -> None:
     server.close()
 
 
-def create_server(application: Callable[..., Any], *, host: str, port: int, threads: int, largest_body: int) -> Any:
+def create_server(
+    application: Callable[..., Any],
+    *,
+    host: str,
+    port: int,
+    threads: int,
+    largest_body: int,
+    request_lookahead: int = 0,
+) -> Any:
     """Make a server that listens; raise OSError if the address cannot be used.
 
     It refuses a request with a body of more than `largest_body` bytes, before it reads more: a body is kept on disk until
@@ -79,6 +87,7 @@ def create_server(application: Callable[..., Any], *, host: str, port: int, thre
         asyncore_use_poll=True,
         # waitress refuses a body of this size too.
         max_request_body_size=largest_body + 1,
+        channel_request_lookahead=request_lookahead,
         # They show that a proxy is in front, whose address says nothing of the client; waitress itself takes nothing from them.
         clear_untrusted_proxy_headers=False,
     )

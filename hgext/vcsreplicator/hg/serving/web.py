@@ -6,9 +6,11 @@ that is a repository on disk is served, even if no scan has found it: it may be 
 scan finds only one. A path that was a repository causes a scan.
 """
 
+import contextlib
 import copy
 import functools
 import gc
+import importlib
 import itertools
 import os
 import sys
@@ -134,6 +136,9 @@ def application(root: str, *, threads: int | None = None) -> Application:
     bounds.register()  # also for repositories without the pushlog
     folder = os.fsencode(os.path.realpath(root))
     hgweb = _RepositoryFolder({b"/": os.path.join(folder, b"**")})
+    if (pushlog := find_extension(b"pushlog")) is not None:
+        with contextlib.suppress(ImportError):  # then each repository is refused with the reason
+            importlib.import_module(f"{pushlog.__name__}.web.seam").load_web()
     # hgweb collects garbage after each request, which takes 16 ms with all the modules in it.
     gc.collect()
     gc.freeze()

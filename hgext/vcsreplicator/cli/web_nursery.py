@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A process that forks the workers of `vcsreplicator web`.
+
+python -m hgext.vcsreplicator.cli.web_nursery DESCRIPTOR ROOT ROLE SECONDS BYTES
+"""
+
+import gc
+import socket
+import sys
+
+from ..hg.serving.budget import Budget
+from ..mirror.forking import Forks
+from ..service import configure_logging
+from ..service.worker import answer_requests
+from ..words.errors import BadConfig
+from .web import MIRROR, open_folder
+
+
+def main() -> None:
+    """Fork a worker for each descriptor, or report why the folder cannot be served."""
+    forks = Forks()
+    root, role, seconds, size = sys.argv[2:]
+    configure_logging(role)
+    try:
+        web = open_folder(root)
+    except BadConfig as problem:
+        forks.refuse(str(problem))
+        return
+    from ..hg.serving.web import is_of_mirror
+
+    gc.collect()
+    gc.freeze()
+
+    def work(descriptor: int) -> None:
+        budget = Budget(int(seconds), int(size))
+        answer_requests(socket.socket(fileno=descriptor), web, budget.begin, budget.renew)
+
+    forks.make(work, says=MIRROR if is_of_mirror(root) else "")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A request of `vcsreplicator web` that exceeds its budget, or whose client leaves, ends and harms no other."""
+
+import fcntl
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+import pytest
+
+from hgext.vcsreplicator.demo.ports import free_port
+from testing.waiting import PATIENCE, eventually
+from testing.warm_hg import shared_hg
+
+pytestmark = pytest.mark.processes
+
+# Pages that are worse than any that a client can ask for.
+PAGES = r"""
+import fcntl, os, re, time
+from mercurial.hgweb import webcommands
+
+def page(function):
+    name = function.__name__.encode()
+    setattr(webcommands, function.__name__, webcommands.webcommand(name)(function))
+
+def spin():
+    end = time.process_time() + 3
+    while time.process_time() < end:
+        pass
+
+@page
+def expression(web):
+    "A loop of C, which no exception and no signal handler of Python ends."
+    re.match("(.|.)*Z", "a" * 60)
+
+@page
+def memory(web):
+    kept = []
+    while True:
+        kept.append(bytearray(64 * 1024**2))
+
+@page
+def lock(web):
+    with open(FILE, "w") as locked:
+        fcntl.flock(locked, fcntl.LOCK_EX)
+        time.sleep(1_000_000)
+
+@page
+def begun(web):
+    web.res.setbodygen(piece() for piece in [lambda: b"a" * 300_000, lambda: re.match("(.|.)*Z", "a" * 60)])
+    return web.res.sendresponse()
+
+@page
+def long(web):
+    "Three seconds, and more than a MiB before each of them."
+    def pieces():
+        for _ in range(6):
+            end = time.process_time() + 0.5
+            while time.process_time() < end:
+                pass
+            yield b"a" * 1_100_000
+    web.res.setbodygen(pieces())
+    return web.res.sendresponse()
+
+@page
+def process(web):
+    web.res.setbodybytes(b"%d" % os.getpid())
+    return web.res.sendresponse()
+
+@page
+def error(web):
+    raise AttributeError("of the page")
+
+def uisetup(ui):
+    ui.setconfig(b"hooks", b"pretxnclose.spin", lambda **_: spin())
+"""
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    """A server with these pages, two threads, one second and 512 MiB for a request, which takes pushes."""
+    (tmp_path / "pages.py").write_text(PAGES.replace("FILE", repr(str(tmp_path / "lock"))))
+    (tmp_path / "hgrc").write_text(
+        f"[extensions]\n*:required = yes\npushlog =\npages = {tmp_path}/pages.py\n[web]\npush_ssl = no\nallow_push = *\n"
+    )
+    subprocess.run([shared_hg(), "init", str(tmp_path / "root" / "known")], check=True)
+    where = f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "web", "--root", str(tmp_path / "root")]
+    limits = ["--threads", "2", "--seconds", "1", "--memory", "512"]
+    environment = {**os.environ, "HGRCPATH": str(tmp_path / "hgrc")}
+    with subprocess.Popen([*command, "--listen", where, *limits], env=environment) as server:
+        eventually(lambda: is_answering(f"http://{where}/known?style=raw"), "the server")
+        yield f"http://{where}/known"
+        server.terminate()
+        assert server.wait(PATIENCE) in (0, -signal.SIGKILL)
+
+
+def get(url: str) -> tuple[int, bytes]:
+    try:
+        with urlopen(url, timeout=PATIENCE) as answer:
+            return answer.status, bytes(answer.read())
+    except HTTPError as refused:
+        with refused:
+            return refused.code, refused.read()
+
+
+def is_answering(url: str) -> bool:
+    try:
+        return get(url)[0] == 200
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("page", "answer"),
+    [
+        ("expression", b"Service Unavailable: the request took more processor time than one may\n"),
+        ("memory", b"Service Unavailable: the request took more memory than one may\n"),
+    ],
+)
+def test_a_request_beyond_its_budget_is_refused_and_others_are_answered(url: str, page: str, answer: bytes) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        hostile = [pool.submit(get, f"{url}/{page}") for _ in range(3)]
+        assert get(f"{url}/json-pushes") == (200, b"{}")
+        assert {each.result() for each in hostile} == {(503, answer)}
+    assert get(f"{url}/json-pushes") == (200, b"{}")
+
+
+def test_an_answer_that_ends_early_is_broken_off(url: str) -> None:
+    with pytest.raises(http.client.IncompleteRead):
+        get(f"{url}/begun")
+
+
+def test_an_answer_that_its_client_takes_gets_more_time(url: str) -> None:
+    assert get(f"{url}/long") == (200, b"a" * 6_600_000)
+
+
+def test_a_request_whose_client_has_left_ends(url: str, tmp_path: Path) -> None:
+    address = urlsplit(url)
+    with socket.create_connection((address.hostname, address.port), timeout=PATIENCE) as client:
+        client.sendall(b"GET /known/lock HTTP/1.1\r\nHost: a\r\n\r\n")
+        eventually(lambda: is_locked(tmp_path / "lock"), "the request to wait")
+    eventually(lambda: not is_locked(tmp_path / "lock"), "the request to end")
+
+
+def is_locked(file: Path) -> bool:
+    """Whether a process has locked the file."""
+    with file.open("a") as ours:
+        try:
+            fcntl.flock(ours, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def test_a_push_has_no_budget_once_its_transaction_is_open(url: str, tmp_path: Path) -> None:
+    (tmp_path / "client.hgrc").write_text("[ui]\nusername = a\n")
+    environment = {**os.environ, "HGRCPATH": str(tmp_path / "client.hgrc")}
+    subprocess.run([shared_hg(), "clone", "-q", url, str(tmp_path / "client")], check=True, env=environment)
+    (tmp_path / "client" / "a").write_bytes(os.urandom(1_000_000))  # a body that waitress writes to a file
+    for words in (["commit", "-q", "-A", "-m", "a"], ["push", "-q"]):
+        subprocess.run([shared_hg(), *words], cwd=tmp_path / "client", check=True, env=environment)
+    assert b"lastpushid" in get(f"{url}/json-pushes?version=2")[1]
+    assert get(f"{url}/json-pushes")[1] != b"{}"
+
+
+def test_a_worker_that_was_killed_is_replaced(url: str) -> None:
+    workers = {int(get(f"{url}/process")[1]) for _ in range(3)}  # two, if one still ends its answer
+    for worker in workers:
+        os.kill(worker, signal.SIGKILL)
+        eventually(lambda worker=worker: has_ended(worker), "the worker to end")
+    assert int(get(f"{url}/process")[1]) not in workers
+
+
+def has_ended(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_a_request_ends_with_its_server(url: str, tmp_path: Path) -> None:
+    server = int(Path(f"/proc/{int(get(f'{url}/process')[1])}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    address = urlsplit(url)
+    with socket.create_connection((address.hostname, address.port), timeout=PATIENCE) as client:
+        client.sendall(b"GET /known/lock HTTP/1.1\r\nHost: a\r\n\r\n")
+        eventually(lambda: is_locked(tmp_path / "lock"), "the request to wait")
+        os.kill(server, signal.SIGKILL)
+        eventually(lambda: not is_locked(tmp_path / "lock"), "the request to end")
+
+
+def test_a_nursery_that_was_killed_is_replaced(url: str) -> None:
+    worker = int(get(f"{url}/process")[1])
+    server = int(Path(f"/proc/{worker}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
+    [nursery] = [int(child) for child in children if Path(f"/proc/{child}/comm").read_text() == "nursery\n"]
+    for process in (nursery, worker):
+        os.kill(process, signal.SIGKILL)
+        eventually(lambda process=process: has_ended(process), "the process to end")
+    assert get(f"{url}/json-pushes") == (200, b"{}")
+
+
+def test_a_request_that_raises_is_a_500_and_the_log_has_the_reason(url: str) -> None:
+    assert get(f"{url}/error") == (
+        500,
+        b"Internal Server Error: the request failed; the server's log has the reason\n",
+    )
