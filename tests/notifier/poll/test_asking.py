@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Hosts that turned hostile, and the poller's questions to them."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from hgext.vcsreplicator.words.clock import SystemClock
+from hgext.vcsreplicator.words.errors import Unavailable
+from notifier.poll.asking import AnswerTooLarge, Asker
+from notifier.poll.settings import PollSettings
+
+pytestmark = pytest.mark.processes
+
+
+class Hostile(BaseHTTPRequestHandler):
+    """Answers without an end, or sends the client elsewhere."""
+
+    server: Any
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)
+        if self.path == "/redirecting":
+            self.send_response(302)
+            self.send_header("Location", "/elsewhere")
+            self.end_headers()
+            return
+        self.send_response(200)
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            while self.path == "/endless":
+                self.wfile.write(bytes(1 << 20))
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def hostile() -> Iterator[Any]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hostile) as running:
+        state: Any = running
+        state.asked = []
+        thread = threading.Thread(target=running.serve_forever, args=(0.05,))
+        thread.start()
+        yield state
+        running.shutdown()
+        thread.join()
+
+
+def ask(server: Any, path: str) -> None:
+    url = f"http://127.0.0.1:{server.server_address[1]}{path}"
+
+    async def ask() -> None:
+        asker = Asker(PollSettings(url="amqp://h", repositories=(url,)), SystemClock())
+        try:
+            await asker.ask(url, None)
+        finally:
+            await asker.close()
+
+    asyncio.run(ask())
+
+
+def test_answer_without_an_end_is_given_up(hostile: Any) -> None:
+    with pytest.raises(AnswerTooLarge):
+        ask(hostile, "/endless")
+
+
+def test_redirect_is_not_followed(hostile: Any) -> None:
+    with pytest.raises(Unavailable, match="status 302, expected 200, moved to '/elsewhere'"):
+        ask(hostile, "/redirecting")
+    assert hostile.asked == ["/redirecting"]
