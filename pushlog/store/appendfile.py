@@ -234,9 +234,9 @@ class AppendFile:
 def open_regular(path: bytes | str, flags: int) -> int:
     """Open a file as ``os.open`` does; raise OSError for a pipe, without a wait.
 
-    The owner of a repository may put one in place of any file, or a link to another user's: none is created or emptied through it.
+    The owner of a repository may put one in place of any file, or a link to another user's: nothing is written through it.
     """
-    no_link = os.O_NOFOLLOW if flags & os.O_CREAT else 0
+    no_link = os.O_NOFOLLOW if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) else 0
     file = os.open(path, flags | os.O_NONBLOCK | no_link, 0o666)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)

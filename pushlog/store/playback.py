@@ -105,11 +105,11 @@ def play(
                 folder.check(found)
     # A file that is both restored and cut is restored first.
     whole = {line.name: line for line in lines if line.location != b"plain" and line.name and line.backup}
-    done: list[Saved] = []
+    done: dict[Saved, None] = {}
     for name, size in sorted(sizes.items()):
         if name in whole:
             _restore_line(places, whole[name], report, known)
-            done.append(whole[name])
+            done[whole[name]] = None
         _cut_one(places.store, name, size, report, is_watched=(name, b"") in known)
     for line in lines:
         if line in done:
@@ -121,7 +121,7 @@ def play(
             if not line.is_optional or not (line.location == b"plain" or isinstance(problem, FileNotFoundError)):
                 raise
         else:
-            done.append(line)
+            done[line] = None
     places.store.remove(BACKUPS % journal)
     places.store.remove(journal)
     for line in done:

@@ -254,7 +254,7 @@ class Outbox:
     def move_sent(self, sent: SentMark) -> None:
         """Put the prepared sent mark in place, with its event's place in the log."""
         prepared = self._folder.join(SENT) + b".new"
-        with open(prepared, "r+b") as file:
+        with open(prepared, "r+b", opener=open_regular) as file:
             file.write(to_json(sent).ljust(SENT_SIZE))
         os.replace(prepared, self._folder.join(SENT))
 

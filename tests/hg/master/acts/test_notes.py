@@ -15,7 +15,7 @@ from hgext.vcsreplicator.hg.master import intents
 from hgext.vcsreplicator.hg.master.acts import moving
 from hgext.vcsreplicator.hg.master.intents import Intent
 from hgext.vcsreplicator.log import Log
-from hgext.vcsreplicator.outbox.file import Outbox
+from hgext.vcsreplicator.outbox.file import Outbox, SentMark
 from hgext.vcsreplicator.outbox.folder import Store, replace_file
 from testing.builders.master.pushing import RECORDED, Master, new_master, running_relay
 
@@ -108,17 +108,19 @@ def test_a_link_in_place_of_the_folder_of_deleted_ones_removes_nothing(
         assert (private / "letters").exists()
 
 
-def test_no_file_of_ours_is_created_through_a_link(master: Master) -> None:
+def test_no_file_of_ours_is_written_through_a_link(master: Master) -> None:
     master.create("one")
     store, profile = master.root / "one/.hg/store", master.folder / "profile"
     profile.write_text("mine")
     folder = Store(str(store))
+    sent = SentMark(seq=1, id="a" * 32, segment=1, end=1)
     for name, write in {
+        "outbox.sent.new": lambda: Outbox(folder).move_sent(sent),
         f"outbox.sent.{os.getpid()}.tmp": lambda: replace_file(folder, b"outbox.sent", b"theirs"),
         "outbox.lock": lambda: contextlib.ExitStack().enter_context(Outbox(folder).sending(wait=False)),
     }.items():
         (store / name).unlink(missing_ok=True)
-        (store / name).symlink_to(profile if "tmp" in name else master.folder / "new")
+        (store / name).symlink_to(profile if "sent" in name else master.folder / "new")
         with pytest.raises(OSError, match="symbolic links"):
             write()
     assert profile.read_text() == "mine"
