@@ -51,6 +51,7 @@ SEAMS = {
         "cachedlocalrepo.__init__": "self repo",
         "cachedlocalrepo._repostate": "self",
     },
+    "mercurial.hgweb.common": {"ispathsafe": "path"},
     "mercurial.hgweb.hgweb_mod_inner": {
         "cspvalues": "ui",
         "getwebview": "repo",
@@ -62,7 +63,8 @@ SEAMS = {
         "cspvalues": "ui",
         "hgwebdir.templater": "self req nonce",
     },
-    "mercurial.hgweb.webcommands": {"_search": "web", "graph": "web"},
+    "mercurial.hgweb.request": {"wsgiresponse.sendresponse": "self"},
+    "mercurial.hgweb.webcommands": {"_search": "web", "comparison": "web", "graph": "web"},
     "mercurial.hgweb.webutil": {
         "children": "ctx hide",
         "commonentry": "repo ctx",
@@ -122,7 +124,11 @@ SEAMS = {
     },
     "mercurial.util": {"atomictempfile.close": "self", "urlreq.parseqsl": "qs ..."},
     "mercurial.utils.dag_util": {"blockdescendants": "fctx fromline toline"},
-    "mercurial.wireprotoserver": {"_runsshserver": "ui repo fin fout ev ..."},
+    "mercurial.wireprotoserver": {
+        "_runsshserver": "ui repo fin fout ev ...",
+        "httpv1protocolhandler.getargs": "self args",
+    },
+    "mercurial.wireprototypes": {"decodelist": "l sep"},
     "mercurial.wireprotov1server": {
         "_capabilities": "repo proto",
         "dispatch": "repo proto command accesshidden",

@@ -25,7 +25,7 @@ seams.check_version(versions.OLDEST_REPLICATED)
 _OURS = __package__.removesuffix(".hg")
 _MASTER = f"{__package__}.master"
 _STRIPPING = f"{_MASTER}.acts.stripping"
-_UNKNOWN = f"{__package__}.unknown"
+_UNKNOWN = f"{__package__}.pages.unknown"
 
 # The modules that write an event: those that a module imports come before it.
 _OF_AN_EVENT = (
@@ -73,10 +73,10 @@ def _collect_rarely() -> None:
     @functools.cache
     def load_pages() -> None:
         # What a process of pages answers to mirrors.
-        from . import pages
         from .master import offer  # noqa: F401
+        from .pages import files
 
-        pages.install()
+        files.install()
         seams.finish_imports()
 
     def prepare_pages(original: Any, *arguments: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from mercurial import obsolete, scmutil
 
-from hgext.vcsreplicator.hg import unknown
+from hgext.vcsreplicator.hg.pages import unknown
 from hgext.vcsreplicator.hg.serving import guards, views, watermark
 from testing.builders.mirror.author import Author
 

@@ -23,7 +23,7 @@ from mercurial.ui import ui as Ui
 
 from pushlog import seams
 
-from .. import pages
+from ..pages import files
 from . import copies, refusals, watermark
 from .views import first_unreleased, held_release, is_limited, is_mirror, limited_view, register_views, shown_release
 
@@ -60,7 +60,7 @@ def install() -> None:
     seams.wrap("mercurial.hgweb.hgweb_mod_inner", "getwebview", _choose_web_view)
     seams.wrap("mercurial.hgweb.hgweb_mod_inner", "hgweb._runwsgi", _answer_web_request)
     common.permhooks.append(_state_release)
-    pages.install()
+    files.install()
     copies.install()
     refusals.install()
     hg.foi.append(("path", watermark.WATERMARK))

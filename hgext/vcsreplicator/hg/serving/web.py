@@ -20,7 +20,7 @@ from typing import Any, Self
 
 import structlog
 from mercurial import demandimport, encoding, error, templateutil
-from mercurial.hgweb import hgwebdir_mod
+from mercurial.hgweb import hgwebdir_mod, request
 from mercurial.hgweb.common import HTTP_SERVER_ERROR, ErrorResponse
 from mercurial.ui import ui as Ui
 
@@ -31,6 +31,7 @@ from pushlog.web import bounds
 from ...outbox.folder import refuse_repository_pipes
 from ...words import path as wire
 from ...words.errors import BadConfig
+from ..pages import arguments, disposition
 from ..settings import SECTION, take_posted_arguments
 
 logger = structlog.get_logger()
@@ -134,6 +135,8 @@ def application(root: str, *, threads: int | None = None) -> Application:
     demandimport.disable()
     initialize()  # without an extension that does it, revsets and commands would be unknown
     bounds.register()  # also for repositories without the pushlog
+    disposition.install()
+    arguments.install()
     folder = os.fsencode(os.path.realpath(root))
     hgweb = _RepositoryFolder({b"/": os.path.join(folder, b"**")})
     if (pushlog := find_extension(b"pushlog")) is not None:
@@ -144,6 +147,9 @@ def application(root: str, *, threads: int | None = None) -> Application:
     gc.freeze()
 
     def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        if "\0" in environ.get("PATH_INFO", "") or "%00" in environ.get("QUERY_STRING", ""):
+            start_response("400 Bad Request", _PLAIN_TEXT)
+            return [b"Bad Request\n"]
         if threads is not None:
             # How many requests may wait for a push: two threads stay free, or one of two; a single thread never waits.
             environ["pushlog.waiters"] = max(threads - 2, min(threads - 1, 1))
@@ -200,24 +206,52 @@ def refuse_unguarded(root: str) -> None:
 
 
 def _answer_or_refuse(hgweb: _RepositoryFolder, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-    """Have hgweb answer, or answer 400 to malformed arguments.
+    """Have hgweb answer, or answer 404 or 400 if the client asks what makes no sense.
 
-    A repository that cannot be opened or read is answered with 500, and the log has the reason: an operator must act, not the
-    client.
+    All else is answered with 500, and the log has the reason: an operator must act, not the client.
     """
     try:
         body = iter(hgweb(environ, start_response))
         first = next(body, b"")
-    except (ValueError, KeyError, RecursionError, OSError, error.Abort, error.RepoError, error.StorageError) as problem:
-        if isinstance(problem, error.LockError):
-            raise
-        if isinstance(problem, OSError | error.RepoError | error.StorageError) or _is_of_opening(problem):
+    except error.LockError:
+        raise
+    except Exception as problem:
+        if _is_of_opening(problem) or isinstance(problem, OSError):
             return _refuse_unreadable(problem, environ, start_response)
         kind, line = type(problem).__name__, _raising_line(problem)
-        logger.warning("request not understood", path=environ.get("PATH_INFO"), problem=kind, place=line)
-        start_response("400 Bad Request", _PLAIN_TEXT, sys.exc_info())
-        return [b"Bad Request\n"]
+        for status, is_cause in _CAUSES.items():
+            if is_cause(problem):
+                logger.warning("request not understood", path=environ.get("PATH_INFO"), problem=kind, place=line)
+                start_response(status, _PLAIN_TEXT, sys.exc_info())
+                return [status[4:].encode() + b"\n"]
+        if isinstance(problem, error.RepoError | error.StorageError):
+            return _refuse_unreadable(problem, environ, start_response)
+        logger.error("request failed", path=environ.get("PATH_INFO"), reason=_describe(problem), place=line)
+        start_response("500 Internal Server Error", _PLAIN_TEXT, sys.exc_info())
+        return [b"The request failed; the server's log has the reason.\n"]
     return itertools.chain([first], body)
+
+
+def _is_missing(problem: BaseException) -> bool:
+    """Return whether the client named a changeset that it may not know."""
+    return isinstance(problem, error.RepoLookupError)
+
+
+def _is_malformed(problem: BaseException) -> bool:
+    """Return whether the client's arguments cannot be understood.
+
+    hgweb looks parameters up in a `multidict`, and raises KeyError for one that is missing. A query is parsed by recursion.
+    """
+    if isinstance(problem, arguments.BadArgument | RecursionError | error.Abort):
+        return True
+    calls = [frame for frame, _ in traceback.walk_tb(problem.__traceback__)]
+    if isinstance(problem, ValueError):
+        return any(call.f_code is request.parserequestfromenv.__code__ for call in calls)
+    return isinstance(problem, KeyError) and calls[-1].f_code is request.multidict.__getitem__.__code__
+
+
+# Status → whether an exception is the client's mistake.
+_CAUSES: dict[str, Callable[[BaseException], bool]] = {"404 Not Found": _is_missing, "400 Bad Request": _is_malformed}
 
 
 def _refuse_unreadable(problem: Exception, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:

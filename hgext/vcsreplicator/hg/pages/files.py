@@ -16,11 +16,12 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from mercurial import context, error
+from mercurial import context, error, revset
 from mercurial.localrepo import localrepository
 
 from pushlog import seams
 
+from . import arguments, disposition
 from .unknown import is_of_clients
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ _SEARCHED = 10_000
 @functools.cache
 def install() -> None:
     """Wrap what reads past the view, once per process, or raise MissingSeam."""
+    revset.safesymbols.discard(b"wdir")
+    disposition.install()
+    arguments.install()
     seams.wrap("mercurial.context", "filectx._changectx.func", _find_changeset)
     seams.wrap("mercurial.hgweb.webutil", "filectx", _find_file_revision)
     seams.wrap("mercurial.hgweb.webutil", "children", _list_children)

@@ -152,9 +152,9 @@ import sys
 from mercurial import error
 from mercurial.ui import ui
 from pushlog.versions import factory, initialize
-from hgext.vcsreplicator.hg import pages
+from hgext.vcsreplicator.hg.pages import files
 initialize()
-pages.install()
+files.install()
 repo = factory.repository(ui.load(), sys.argv[1].encode())
 print(repo.unfiltered().filectx(b"f", fileid=1).user().decode())
 try:

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Arguments of requests that make no sense, told from faults of a server.
+
+Mercurial decodes arguments as it goes, and raises what Python raises. Here each is checked where it is decoded, and `BadArgument`
+is the only exception that is the client's mistake. Over SSH nothing changes.
+"""
+
+import functools
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mercurial import error, wireprotov1server
+from mercurial.hgweb.common import HTTP_BAD_REQUEST, HTTP_NOT_FOUND, ErrorResponse
+from mercurial.localrepo import localrepository
+
+from pushlog import seams
+
+# Names of Mercurial's in lists of heads that are no nodes.
+_WORDS = (b"force", b"hashed")
+_BATCHED = re.compile(rb"(?P<command>[\w-]+) (?P<arguments>([^=,]+=[^=,]*(,[^=,]+=[^=,]*)*)?)")
+
+
+class BadArgument(ValueError):
+    """An argument of a client that cannot be decoded, or is missing."""
+
+
+@functools.cache
+def install() -> None:
+    """Check arguments in a process of pages, from now on, or raise MissingSeam."""
+    seams.wrap("mercurial.hgweb.common", "ispathsafe", _find_path)
+    seams.wrap("mercurial.hgweb.webcommands", "comparison", _compare)
+    seams.wrap("mercurial.hgweb.webcommands", "graph", _show_graph)
+    seams.wrap("mercurial.wireprotoserver", "httpv1protocolhandler.getargs", _read_arguments)
+    seams.wrap("mercurial.wireprototypes", "decodelist", _decode_nodes)
+    seams.wrap("mercurial.wireprotov1server", "commands.batch", _answer_batch)
+
+
+def _find_path(orig: Callable[[bytes], bool], path: bytes) -> bool:
+    """Fail for a file that is not below a folder; hgweb would send no answer."""
+    if not orig(path):
+        raise ErrorResponse(HTTP_NOT_FOUND)
+    return True
+
+
+def _show_graph(orig: Callable[..., Any], web: Any) -> Any:
+    """Look up the top of a graph before the page begins, when it can still be refused."""
+    top = web.req.qsparams.get(b"graphtop")
+    if top is not None:
+        if len(top) != 40 or not re.fullmatch(rb"[0-9a-f]*", top):
+            raise error.RepoLookupError(b"unknown revision '%s'" % top)
+        if web.repo[top].rev() is None:
+            raise error.RepoLookupError(b"unknown revision '%s'" % top)
+    return orig(web)
+
+
+def _compare(orig: Callable[..., Any], web: Any) -> Any:
+    """Compare two revisions of a file; the number of lines beside each change is one."""
+    lines = web.req.qsparams.get(b"context", b"full")
+    if lines != b"full" and not lines.isdigit():
+        raise ErrorResponse(HTTP_BAD_REQUEST, b"context must be an integer or full")
+    return orig(web)
+
+
+def _read_arguments(orig: Callable[..., list[Any]], handler: Any, names: bytes) -> list[Any]:
+    """Read a command's arguments, which must all be there."""
+    try:
+        return orig(handler, names)
+    except (KeyError, ValueError) as problem:
+        raise BadArgument(str(problem)) from problem
+
+
+def _decode_nodes(orig: Callable[..., list[bytes]], text: bytes, sep: bytes = b" ") -> list[bytes]:
+    """Decode nodes, which must have twenty bytes each, or a pair of them."""
+    try:
+        nodes = orig(text, sep)
+    except ValueError as problem:
+        raise BadArgument(str(problem)) from problem
+    if not all(len(node) == 20 or node in _WORDS for node in nodes):
+        raise BadArgument("a node has 20 bytes")
+    if sep == b"-" and len(nodes) != 2:
+        raise BadArgument("a pair has two nodes")
+    return nodes
+
+
+def _answer_batch(orig: Callable[..., Any], repo: localrepository, proto: Any, cmds: bytes, others: Any) -> Any:
+    """Answer a list of commands, each of which must be known and have its arguments."""
+    for entry in cmds.split(b";"):
+        found = _BATCHED.fullmatch(entry)
+        if found is None or found["command"] not in wireprotov1server.commands:
+            raise BadArgument("not a list of commands")
+        given = {argument.partition(b"=")[0] for argument in found["arguments"].split(b",")}
+        if missing := set(_required(found["command"])) - given:
+            raise BadArgument(f"missing: {min(missing).decode()}")
+    return orig(repo, proto, cmds, others)
+
+
+def _required(command: bytes) -> Iterator[bytes]:
+    return (name for name in wireprotov1server.commands[command].args.split() if name != b"*")
