@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
+from hgext.vcsreplicator.hg.replica.checking import check
+from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, prepare
 from hgext.vcsreplicator.hg.serving import watermark
 from hgext.vcsreplicator.mirror.checkpoint import checkpoint_of
+from hgext.vcsreplicator.mirror.task import Check
 from hgext.vcsreplicator.outbox.folder import Store
 from hgext.vcsreplicator.words.event import (
     OFFERS_MARKERS,
@@ -91,3 +94,19 @@ def test_a_checkpoint_of_a_former_release_states_no_settings(worker: Any, bench:
     record = plain(worker.perform(author).checkpoint)
     del record["settings"]
     assert checkpoint_of(to_json(record)).settings == UNKNOWN_SETTINGS
+
+
+@pytest.mark.parametrize("content", [None, b"1 1 no no\n"])
+def test_a_check_writes_settings_again_that_were_lost(bench: Bench, worker: Any, content: bytes | None) -> None:
+    author = bench.author("repo")
+    author.push()
+    state(author, PUBLISHED)
+    assert worker.perform(author).serving == author.seq
+    file = bench.home(author) / ".hg" / "replicated-settings"
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content)
+    wanted = Check(repository=author.repository, folder=str(bench.home(author)), seq=author.seq, serving=author.seq)
+    checked = check(OpenRepositories(prepare(), 1), bench.settings(), wanted)
+    assert (checked.problem, checked.shown, checked.is_undecided) == (None, None, False)
+    assert shown(bench, author) == ClientSettings(publishing=True, exchange=False)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A comparison with the master, and a check of every revision; without a lock."""
 
+import contextlib
 import os
 import sqlite3
 from dataclasses import replace
@@ -16,6 +17,7 @@ from ...mirror.settings import MirrorSettings
 from ...mirror.task import Check, Checked, FingerprintPair, Look
 from ...outbox.folder import refuse_repository_pipes
 from ...words.errors import ReplicationError, Unavailable
+from ...words.event import UNKNOWN_SETTINGS
 from ..hashes import fingerprint
 from ..serving import watermark
 from ..text import text
@@ -99,6 +101,8 @@ def _check_in_place(repositories: OpenRepositories, wanted: Check) -> Checked:
             lower = checkpoint if checkpoint.seq < wanted.seq else None
         problem = _verify(repo) or _compare_bookmarks(repo, checkpoint) or _find_lost_pushes(repo, checkpoint)
         is_still = problem is None and _observe_store(wanted.folder) == before
+        if is_still:
+            _restore_settings(repo, checkpoint)
         if is_still and (seen := _read_shown(repo)) is not None:
             before = _observe_store(wanted.folder)  # its lock is what has changed
             shown = (wanted.serving, seen) if seen < wanted.serving else None
@@ -125,6 +129,21 @@ def _compare_bookmarks(repo: localrepository, checkpoint: Checkpoint | None) -> 
     if checkpoint is None or shown is None or shown.seq != checkpoint.seq or not shown.fits(repo):
         return None
     return None if watermark.shows_present_bookmarks(repo) else "its bookmarks are not those of its release"
+
+
+def _restore_settings(repo: localrepository, checkpoint: Checkpoint | None) -> None:
+    """Write the settings of the release again if they were lost or are older ones.
+
+    The checkpoint has them if every event is released. Waits for no lock.
+    """
+    shown = watermark.read_watermark(repo.vfs)
+    if checkpoint is None or shown is None or shown.seq != checkpoint.seq or not shown.fits(repo):
+        return
+    if checkpoint.settings in (UNKNOWN_SETTINGS, watermark.read_settings(repo.vfs, shown)):
+        return
+    with contextlib.suppress(error.LockError), locked(repo):
+        if replicated.read(repo) == checkpoint and watermark.read_watermark(repo.vfs) == shown:
+            watermark.write_watermark(repo, shown, settings=checkpoint.settings)
 
 
 def _find_lost_pushes(repo: localrepository, checkpoint: Checkpoint | None) -> str | None:
