@@ -2,6 +2,7 @@
 """A master's machine for tests: hgrc, repositories, developers who push over SSH without a network, and a relay in this process."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -105,6 +106,20 @@ class Master:
         """Pushes the clone; what the pusher read."""
         where = f"ssh://x/{self.root / name}"
         return self.develop("-R", str(self.folder / f"clone-{name}"), "push", *arguments, where, check=check)
+
+    @contextmanager
+    def serve(self, name: str) -> Iterator[str]:
+        """`hg serve` of a repository for the length of a block; its address."""
+        words = [shared_hg(), "-R", str(self.root / name), "serve", "--port", "0", "--address", "127.0.0.1"]
+        environment = {**os.environ, "HGRCPATH": str(self.folder / "master.hgrc"), "USER": "dana"}
+        with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as server:
+            try:
+                assert server.stdout is not None
+                found = re.search(r"http://\S+?:(\d+)/", server.stdout.readline())
+                assert found
+                yield f"http://127.0.0.1:{found[1]}/"
+            finally:
+                server.kill()
 
     def outbox(self, name: str) -> Outbox:
         """The outbox of a repository."""

@@ -1,16 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The pusher's line begins a line of its own, also after a hook of the site that left one open."""
 
-import contextlib
-import os
-import re
-import subprocess
-from collections.abc import Iterator
-
 import pytest
 
 from testing.builders.master.pushing import Master, new_master
-from testing.warm_hg import shared_hg
 
 pytestmark = pytest.mark.processes
 
@@ -21,26 +14,11 @@ def hook(ui=None, **_arguments):
 KEPT = "relay not reachable: the push is kept and will be sent"
 
 
-@contextlib.contextmanager
-def served(master: Master) -> Iterator[str]:
-    """`hg serve` of the repository for the length of a block; its address."""
-    words = [shared_hg(), "-R", str(master.root / "one"), "serve", "--port", "0", "--address", "127.0.0.1"]
-    environment = {**os.environ, "HGRCPATH": str(master.folder / "master.hgrc"), "USER": "dana"}
-    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            found = re.search(r"http://\S+?:(\d+)/", server.stdout.readline())
-            assert found
-            yield f"http://127.0.0.1:{found[1]}/"
-        finally:
-            server.kill()
-
-
 def push(master: Master, way: str) -> list[str]:
     """What the pusher reads, line by line."""
     clone = str(master.folder / "clone-one")
     if way == "http":
-        with served(master) as url:
+        with master.serve("one") as url:
             said = master.develop("-R", clone, "push", url)
     elif way == "path":
         said = master.operate("-R", clone, "push", str(master.root / "one"))
