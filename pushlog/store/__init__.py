@@ -53,7 +53,7 @@ def _drop_foreign_backups(orig: Any, report: Any, fp: IO[bytes]) -> list[tuple[b
     """Read the list of the last transaction's backups without other files.
 
     Each commit removes the files of this list, and every account that may write to the store may have written it. Mercurial reads
-    the list with `transaction.read_backup_files` (`tests/pushlog/store/test_playback.py`).
+    the list with `transaction.read_backup_files` (`tests/pushlog/store/rollback/test_playback.py`).
     """
     return [entry for entry in orig(report, fp) if _is_backup_of_last(entry[2])]
 

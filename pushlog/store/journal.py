@@ -7,7 +7,7 @@ partner is not.
 
 Seams of Mercurial and what they must keep doing: `repair.strip` names its files within one group and cuts after `endgroup`
 (`tests/pushlog/store/test_kills.py`). Each recovery and `hg rollback` goes through `transaction.rollback`, each abort through
-`transaction._playback`, which are replaced (`tests/pushlog/store/test_playback.py`).
+`transaction._playback`, which are replaced (`tests/pushlog/store/rollback/test_playback.py`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from mercurial.transaction import transaction as Transaction
 from mercurial.vfs import abstractvfs
 
 from .. import versions
-from . import disk, journalled, playback
-from .playback import BACKUPS
-from .playback import JOURNAL as JOURNAL
+from . import disk
+from .rollback import journalled, playback
+from .rollback.playback import BACKUPS
+from .rollback.playback import JOURNAL as JOURNAL
 
 UNDO = b"undo"
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Abandoned transactions of a master: those that an enemy made up are refused, by each process that would roll them back.
 
-`tests/pushlog/store/test_playback.py` has every kind of name; `abandoned.t` has pushers that die.
+`tests/pushlog/store/rollback/test_playback.py` has every kind of name; `abandoned.t` has pushers that die.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from hgext.vcsreplicator.hg.master import recovery
 from hgext.vcsreplicator.hg.relaying import MasterRepositories
 from hgext.vcsreplicator.log import Log
-from pushlog.store import held
+from pushlog.store.rollback import held
 from testing.builders.master.pushing import Master, new_master, running_relay
 from testing.waiting import eventually
 

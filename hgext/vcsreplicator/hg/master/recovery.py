@@ -13,7 +13,7 @@ from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction as Transaction
 from mercurial.utils import stringutil
 
-from pushlog.store import held, journalled, playback
+from pushlog.store.rollback import held, journalled, playback
 
 from .. import observe
 

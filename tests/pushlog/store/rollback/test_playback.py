@@ -20,7 +20,7 @@ from mercurial import ui as ui_module
 from mercurial.localrepo import localrepository
 
 from pushlog import store, versions
-from pushlog.store import journalled
+from pushlog.store.rollback import journalled
 from testing.warm_hg import shared_hg
 
 MINE = "mine\n"

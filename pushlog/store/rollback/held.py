@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING
 
 from mercurial import error, vfs
 
-from .appendfile import walk
+from ..appendfile import walk
 from .journalled import quote
 
 if TYPE_CHECKING:
