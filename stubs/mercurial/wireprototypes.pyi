@@ -19,6 +19,7 @@ class ooberror:
 
 class commandentry:
     func: Callable[..., Any]
+    args: bytes
     permission: bytes
 
 class baseprotocolhandler:

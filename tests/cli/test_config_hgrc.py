@@ -158,8 +158,8 @@ def test_settings_that_a_mirror_does_not_follow_are_named(
     assert lines == ([f"{tmp_path}/hgrc: {named}"] if named else [])
 
 
-def test_repositories_whose_names_are_one_to_some_file_systems_are_named(tmp_path: Path) -> None:
-    for name in ("proj", "PROJ", "other"):
+def test_repositories_whose_names_mirrors_or_servers_refuse_are_named(tmp_path: Path) -> None:
+    for name in ("proj", "PROJ", "other", "static/one", "other/static"):
         (tmp_path / "repos" / name / ".hg" / "store").mkdir(parents=True)
         (tmp_path / "repos" / name / ".hg" / "requires").write_text("store\n")
     master = (
@@ -168,6 +168,8 @@ def test_repositories_whose_names_are_one_to_some_file_systems_are_named(tmp_pat
     result = checked(tmp_path, master)
     assert result.exit_code == 0, result.exception
     line = f"only in case or Unicode: {tmp_path}/repos/PROJ, {tmp_path}/repos/proj: mirrors take only one, rename the others"
+    assert result.output.count(line) == 1, result.output
+    line = f"their own files at static/, and serve no repository there: {tmp_path}/repos/static/one: rename\n"
     assert result.output.count(line) == 1, result.output
 
 

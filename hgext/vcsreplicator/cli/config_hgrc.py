@@ -81,7 +81,7 @@ def check_hgrc(file: str | None, config: Config, report: Callable[[str], object]
         _expect_urls(where, found)
     for text in (*_find_unused(found), *_find_doubts(found, config)):
         report(f"{where}: {text}")
-    _name_twins(roots, report)
+    _name_repositories(roots, report)
 
 
 def _expect_required(where: str, found: Mapping[str, str]) -> None:
@@ -172,11 +172,15 @@ def _expect_urls(where: str, found: Mapping[str, str]) -> None:
         raise BadConfig(f"{where}: [vcsreplicator] blobs: {error}") from error
 
 
-def _name_twins(roots: dict[str, str], report: Callable[[str], object]) -> None:
-    """Report the repositories below these roots whose names mirrors take for one."""
+def _name_repositories(roots: dict[str, str], report: Callable[[str], object]) -> None:
+    """Report repositories below these roots whose names mirrors or servers refuse."""
     # Most verbs do not need Mercurial.
     from ..hg.master import twins
 
+    if unserved := twins.find_unserved(roots):
+        report(
+            f"web servers have their own files at static/, and serve no repository there: {', '.join(unserved)}: rename"
+        )
     for folders in twins.find_all(roots):
         report(
             f"names that differ only in case or Unicode: {', '.join(folders)}: mirrors take only one, rename the others"

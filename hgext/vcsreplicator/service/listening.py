@@ -119,7 +119,8 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
         """
         taken: int = super().received(data)
         if self.chunked and not self.completed and self.adj.max_request_body_size == 1:
-            self.error, self.completed = RequestEntityTooLarge("no body is expected"), True
+            self.error = RequestEntityTooLarge("no body is expected")
+            self.completed = True
         if self.completed:
             self.expect_continue = False
         return taken

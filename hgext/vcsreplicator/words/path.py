@@ -58,6 +58,15 @@ def check_prefix(prefix: str, where: str) -> None:
         raise ValueError(f"{where}: {error}") from error
 
 
+def is_taken_by_pages(path: str) -> bool:
+    """Return whether hgweb answers this path, or what is below it, with its own files.
+
+    `path` is relative to the root of a web server. hgweb's other names, `index` among them, give way to a repository; names that
+    `vcsreplicator web` keeps to itself begin with `~`, or are `.hg`, which no wire path has.
+    """
+    return path.split("/", 1)[0] == "static"
+
+
 def twin(path: str) -> str:
     """Return a form of the path that is equal for twins.
 

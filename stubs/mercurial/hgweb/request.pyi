@@ -1,4 +1,9 @@
 from collections.abc import Iterable, Iterator, MutableMapping
+from typing import Any
+
+def parserequestfromenv(
+    env: dict[str, Any], reponame: bytes | None = None, altbaseurl: bytes | None = None, bodyfh: Any = None
+) -> parsedrequest: ...
 
 class multidict:
     def __contains__(self, key: bytes) -> bool: ...

@@ -26,6 +26,18 @@ one of them. So the master refuses the second where it is made.
   [255]
   $ hgm init "repos/$(printf 'cafe\314\201')" 2>&1 | head -1 | sed 's/: there.*//' | od -c | head -2 | tail -1
   *c   a   f   e 314 201* (glob)
+  $ hgm init repos/static
+  abort: repository path static: web servers have their own files at static/
+  (choose another name: no client could reach it)
+  [255]
+  $ hgm clone -q source repos/static/one
+  abort: repository path static/one: web servers have their own files at static/
+  (choose another name: no client could reach it)
+  [255]
+  $ hgm init more/static/one
+  abort: repository path Some/Prefix/static/one: web servers have their own files at static/
+  (choose another name: no client could reach it)
+  [255]
   $ hgm init repos/Dir/One
   abort: repository path Dir/One: there is $TESTTMP/repos/dir/one, whose name is the same but for case or Unicode
   (choose another name: mirrors take only one of the two)
@@ -39,6 +51,16 @@ one of them. So the master refuses the second where it is made.
   abort: repository path PROJ: there is $TESTTMP/repos/proj, whose name is the same but for case or Unicode
   (choose another name: mirrors take only one of the two)
   [255]
+  $ hgm -R repos/other replicaterename --yes repos/static
+  abort: repository path static: web servers have their own files at static/
+  (choose another name: no client could reach it)
+  [255]
+  $ mv repos/other repos/static
+  $ hgm -R repos/static replicaterename
+  abort: repository path static: web servers have their own files at static/
+  (choose another name: no client could reach it)
+  [255]
+  $ mv repos/static repos/other
   $ mv repos/other repos/PROJ
   $ hgm -R repos/PROJ replicaterename
   abort: repository path PROJ: there is $TESTTMP/repos/proj, whose name is the same but for case or Unicode
@@ -50,6 +72,12 @@ one of them. So the master refuses the second where it is made.
   abort: repository path OTHER: there is $TESTTMP/repos/other, whose name is the same but for case or Unicode
   (choose another name: mirrors take only one of the two)
   [255]
+  $ mv repos/OTHER repos/static
+  $ hgm -R repos/static replicateadopt --yes
+  abort: repository path static: web servers have their own files at static/
+  (choose another name: no client could reach it)
+  [255]
+  $ mv repos/static repos/OTHER
   $ rm -r repos/OTHER
   $ ls repos
   caf* (glob)

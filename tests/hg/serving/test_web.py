@@ -14,6 +14,7 @@ import pytest
 from mercurial import templater
 
 from hgext.vcsreplicator.hg.serving import watermark
+from hgext.vcsreplicator.words.path import is_taken_by_pages
 from testing.builders.mirror.author import Author
 from testing.warm_hg import shared_hg
 
@@ -139,6 +140,24 @@ def test_a_repository_below_a_known_one_is_found_by_the_first_request_after_its_
     subprocess.run([shared_hg(), "init", str(root / "known" / "below")], check=True)
     assert ask("/known/below").startswith("200 ")
     assert ask("/known/below/deeper").startswith("4")
+
+
+def test_a_repository_of_every_name_but_static_is_served(ask: Ask, root: Path) -> None:
+    """The names of hgweb's pages and of our services; `words.path.is_taken_by_pages` has the one that is not served."""
+    names = ("index", "rev", "json-pushes", "metrics", "health", "group/static", "group/index", "Static")
+    for name in (*names, "static/one"):
+        subprocess.run([shared_hg(), "init", str(root / name)], check=True)
+        is_served = ask(f"/{name}/json-log").startswith("200 ")
+        assert (name, is_served) == (name, not is_taken_by_pages(name))
+
+
+def test_a_deleted_repository_is_not_served(ask: Ask, root: Path) -> None:
+    subprocess.run([shared_hg(), "init", str(root / ".vcsreplicator" / "deleted" / "one")], check=True)
+    assert ask("/.vcsreplicator/deleted/one/json-log").startswith("404 ")
+    (root / "known").rename(root / "moved")  # so the folder is scanned
+    assert ask("/known").startswith("404 ")
+    assert ask("/.vcsreplicator/deleted/one/json-log").startswith("404 ")
+    assert "deleted" not in ask("/")
 
 
 def test_a_repository_of_two_names_has_both_and_its_requests_do_not_scan_the_folder(ask: Ask, root: Path) -> None:

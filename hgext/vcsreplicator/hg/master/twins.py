@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Twins: repositories whose names are one name to some file systems.
+"""Names that a repository cannot have: those of twins, and those that servers need.
 
-Examples are `PROJ` and `proj`, or two spellings of `é`. Every mirror takes one of two twins and refuses the other. So the master
-refuses the second at its creation, clone, rename, or adoption as a copy. Existing twins stay as they are, and `config check` names
-them.
+Twins have names that are one name to some file systems, such as `PROJ` and `proj`, or two spellings of `é`. Every mirror takes one
+of two twins and refuses the other. hgweb has files of its own at `static/`, and shows no repository there. So the master refuses
+such a name at a creation, clone, rename, or adoption as a copy. Existing ones stay as they are, and `config check` names them.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from mercurial import error
 from mercurial.ui import ui as Ui
 
 from ...relay.scan import find_repositories
-from ...words.path import twin, wire_path
+from ...words.path import is_taken_by_pages, twin, wire_path
 
 # Seconds between two attempts to lock a root.
 LOCK_PAUSE = 0.05
@@ -42,7 +42,15 @@ def reserved(ui: Ui, path: str, folder: str, roots: Mapping[str, str]) -> Iterat
 
 
 def refuse(path: str, folder: str, roots: Mapping[str, str]) -> None:
-    """Raise Abort if a repository other than that in `folder` is this path's twin."""
+    """Raise Abort for a path that servers cannot serve, and for another's twin.
+
+    The other is a repository that is not in `folder`.
+    """
+    if _is_unserved(path, roots):
+        raise error.Abort(
+            f"repository path {path}: web servers have their own files at static/".encode("utf-8", "surrogateescape"),
+            hint=b"choose another name: no client could reach it",
+        )
     for other in _find_twins(path, roots):
         if other != os.path.realpath(folder):
             raise error.Abort(
@@ -71,6 +79,18 @@ def _lock(root: str, descriptor: int, patience: int) -> None:
                     )
                 ) from None
         time.sleep(LOCK_PAUSE)
+
+
+def find_unserved(roots: Mapping[str, str]) -> list[str]:
+    """List the folders of repositories at paths that servers cannot serve."""
+    folders = {folder for root in roots for folder in find_repositories(root)}
+    return sorted(folder for folder in folders if _is_unserved(wire_path(folder, roots) or "", roots))
+
+
+def _is_unserved(path: str, roots: Mapping[str, str]) -> bool:
+    """Return whether the servers of a mirror, or of one of these roots, cannot serve a path."""
+    served = (path.removeprefix(prefix.strip("/") + "/") for prefix in roots.values())
+    return is_taken_by_pages(path) or any(map(is_taken_by_pages, served))
 
 
 def find_all(roots: Mapping[str, str]) -> list[list[str]]:

@@ -7,7 +7,7 @@ is the only exception that is the client's mistake. Over SSH nothing changes.
 
 import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from mercurial import error, wireprotov1server
@@ -90,10 +90,7 @@ def _answer_batch(orig: Callable[..., Any], repo: localrepository, proto: Any, c
         if found is None or found["command"] not in wireprotov1server.commands:
             raise BadArgument("not a list of commands")
         given = {argument.partition(b"=")[0] for argument in found["arguments"].split(b",")}
-        if missing := set(_required(found["command"])) - given:
+        needed = set(wireprotov1server.commands[found["command"]].args.split()) - {b"*"}
+        if missing := needed - given:
             raise BadArgument(f"missing: {min(missing).decode()}")
     return orig(repo, proto, cmds, others)
-
-
-def _required(command: bytes) -> Iterator[bytes]:
-    return (name for name in wireprotov1server.commands[command].args.split() if name != b"*")

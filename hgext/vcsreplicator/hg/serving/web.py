@@ -45,7 +45,7 @@ Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
 class _RepositoryFolder(hgwebdir_mod.hgwebdir):
-    """A folder of repositories, without a mirror's own folder in it."""
+    """A folder of repositories, without the folder of a mirror or master in it."""
 
     known: frozenset[bytes]
     _is_of_one_request = False
@@ -72,8 +72,7 @@ class _RepositoryFolder(hgwebdir_mod.hgwebdir):
         if self.lastrefresh != before:
             take_posted_arguments(self.ui)
             self._content_types.clear()
-            # No repository's path has a part that begins with `~`: that is a mirror's own folder.
-            self.repos = [(name, place) for name, place in self.repos if b"/~" not in b"/" + name]
+            self.repos = [(name, place) for name, place in self.repos if not any(map(_is_ours, name.split(b"/")))]
             self.known = frozenset(name for name, _ in self.repos)
 
     def templater(self, req: Any, nonce: bytes | None) -> Any:
@@ -282,6 +281,14 @@ def _raising_line(problem: BaseException) -> str:
     return f"{os.path.basename(last.filename)}:{last.lineno}"
 
 
+def _is_ours(part: bytes) -> bool:
+    """Return whether this is the folder of a mirror, or of a master's notes and deleted repositories.
+
+    No repository's path has a part that begins with `~`.
+    """
+    return part.startswith(b"~") or part == b".vcsreplicator"
+
+
 def _follow_path(folder: bytes, where: str) -> Iterator[tuple[bytes, bytes, bool]]:
     """Yield the names that a request's path begins with, shortest first.
 
@@ -291,7 +298,7 @@ def _follow_path(folder: bytes, where: str) -> Iterator[tuple[bytes, bytes, bool
     virtual, is_inside = b"", os.path.isdir(os.path.join(folder, b".hg"))
     # WSGI hands paths over as Latin-1 text.
     for part in where.strip("/").encode("latin-1", "replace").split(b"/"):
-        if part in (b"", b".", b"..", b".hg") or part.startswith(b"~") or b"\0" in part:
+        if part in (b"", b".", b"..", b".hg") or _is_ours(part) or b"\0" in part:
             return
         virtual = virtual + b"/" + part if virtual else part
         place = os.path.join(folder, virtual)
