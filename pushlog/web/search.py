@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from mercurial import error, revsetlang
+from mercurial.hgweb.common import HTTP_BAD_REQUEST, ErrorResponse
 
 from .. import seams
 
@@ -67,6 +68,8 @@ _OPERATORS = frozenset(
         *("range", "rangepre", "rangepost", "rangeall", "dagrange", "dagrangepre", "dagrangepost", "dagrangeall"),
     )
 )
+# Bytes of a search. The time to parse one grows with their square.
+LONGEST = 8192
 # Functions and operators in a search.
 MOST = 24
 # Digits of the number in `revision~number`.
@@ -91,10 +94,18 @@ _searching = _Searching()
 
 
 def search(orig: Callable[..., Iterable[bytes]], web: requestcontext) -> Iterable[bytes]:
-    """Wrap hgweb's search, which evaluates a revset before it returns."""
-    _searching.spec = b"reverse(%s)" % web.req.qsparams[b"rev"]
+    """Wrap hgweb's search, which evaluates a revset before it returns.
+
+    Refuse, with 400, a search that is too long or too deep to parse.
+    """
+    query = web.req.qsparams[b"rev"]
+    if len(query) > LONGEST:
+        raise ErrorResponse(HTTP_BAD_REQUEST, b"a search has at most %d bytes" % LONGEST)
+    _searching.spec = b"reverse(%s)" % query
     try:
         return orig(web)
+    except RecursionError:
+        raise ErrorResponse(HTTP_BAD_REQUEST, b"a search with fewer parts was expected") from None
     finally:
         _searching.spec = None
 

@@ -35,6 +35,8 @@ _LOOK_EVERY = 1.0
 _SILENCE = 600.0
 # Requests that wait for pushes at once; as `pushlog.web.waiting` has it.
 _WAITERS = 4
+# Characters of a request in a log line.
+_LOGGED = 500
 _PLAIN_TEXT = [("Content-Type", "text/plain; charset=utf-8")]
 
 
@@ -110,9 +112,8 @@ class Workers:
             raise ClientDisconnected from problem
         except _Broken as problem:
             reason = worker.describe_end(problem)
-            logger.warning(
-                "request ended", path=environ.get("PATH_INFO"), query=environ.get("QUERY_STRING"), reason=reason
-            )
+            path, query = (environ.get(name, "")[:_LOGGED] for name in ("PATH_INFO", "QUERY_STRING"))
+            logger.warning("request ended", path=path, query=query, reason=reason)
             if is_begun:
                 raise ClientDisconnected from problem  # waitress closes the connection, so that the client knows
             status = "500 Internal Server Error" if worker.has_failed else "503 Service Unavailable"

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
-from pushlog.web.search import MOST
+from pushlog.web.search import LONGEST, MOST
 from tests.pushlog.conftest import Site
 
 # Mercurial leaves the files of its templates to the garbage collector
@@ -112,3 +112,10 @@ def test_a_template_of_the_server_evaluates_any_revset(root):
     status, _headers, archive = site.get("/archive/tip.tar.gz")
     assert status == 200
     assert archive.startswith(b"\x1f\x8b")
+
+
+@pytest.mark.parametrize("part", ["tip+", "(", "a or "])
+def test_a_search_that_is_too_long_or_too_deep_is_refused(site, part):
+    for count, statuses in ((50, {200}), (LONGEST // len(part), {200, 400}), (LONGEST, {400})):
+        status, _headers, _body = site.get("/log", "rev=" + quote(part * count + "a"))
+        assert status in statuses
