@@ -175,9 +175,9 @@ UNKNOWN_SETTINGS = ClientSettings()
 class Disclosure(Value):
     """The part of changes that messages may name.
 
-    That is nothing of secret changesets. `heads` are those of the added changesets that are not secret. `phases` names no
-    changeset that was added as a secret one. A bookmark that went to a secret changeset is gone, and one that stayed among them is
-    left out.
+    That is nothing of secret changesets. `heads` are those of the added changesets that clients see: neither secret nor hidden by
+    markers. `phases` names no changeset that was added as a secret one. A bookmark that went to a secret changeset is gone, and one
+    that stayed among them is left out.
     """
 
     heads: tuple[str, ...]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The part of an event's changes that messages may name.
 
-That is nothing of secret changesets, which no client of the server can see.
+That is nothing of secret changesets, which no client of the server can see, and no head that obsolescence markers hide: a reader of
+the message could not pull it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from mercurial.localrepo import localrepository
 from mercurial.node import bin
-from mercurial.phases import secret
+from mercurial.phases import public, secret
 
 from ...words.event import DISCLOSED, Bookmark, Changes, Disclosure, PhaseMove
 from ...words.shape import to_json
@@ -29,7 +30,10 @@ def disclose(
     Returns None if messages may name all of them. `added` are the revisions that it added.
     """
     repo = repo.unfiltered()
-    if not any(roots for phase, roots in repo._phasecache._phaseroots.items() if phase >= secret):
+    has_secrets = any(roots for phase, roots in repo._phasecache._phaseroots.items() if phase >= secret)
+    # Markers hide drafts alone.
+    has_drafts = any(move.phase != public for move in changes.phases) and bool(added)
+    if not has_secrets and not (has_drafts and repo.obsstore):
         return None
     get_rev = repo.changelog.index.get_rev
 
@@ -38,7 +42,7 @@ def disclose(
         return rev is not None and observe.phase_of(repo, rev) >= secret
 
     found = Disclosure(
-        heads=_find_heads(repo, changes, added, is_secret),
+        heads=_find_heads(repo, changes, added),
         phases=_find_moves(changes, lambda node: get_rev(node) in added),
         bookmarks=_find_bookmarks(changes, bookmarks, is_secret),
     )
@@ -46,14 +50,15 @@ def disclose(
     return None if found == everything else {DISCLOSED: to_json(found).decode("ascii")}
 
 
-def _find_heads(
-    repo: localrepository, changes: Changes, added: range, is_secret: Callable[[bytes], bool]
-) -> tuple[str, ...]:
-    """Return the heads of the added changesets that are not secret."""
-    if not any(is_secret(bin(node)) for node in changes.heads_added):
+def _find_heads(repo: localrepository, changes: Changes, added: range) -> tuple[str, ...]:
+    """Return the heads of the added changesets that clients see."""
+    repo.invalidatevolatilesets()  # the transaction may have brought markers
+    is_shown = repo.filtered(b"served").changelog.hasnode
+    if all(is_shown(bin(node)) for node in changes.heads_added):
         return changes.heads_added
-    seen = {rev for rev in added if observe.phase_of(repo, rev) < secret}
-    return tuple(observe.find_node(repo.changelog, rev) for rev in sorted(observe.heads_of(repo.changelog, seen)))
+    changelog = repo.changelog
+    shown = {rev for rev in added if is_shown(changelog.node(rev))}
+    return tuple(observe.find_node(changelog, rev) for rev in sorted(observe.heads_of(changelog, shown)))
 
 
 def _find_moves(changes: Changes, is_added: Callable[[bytes], bool]) -> tuple[PhaseMove, ...]:
