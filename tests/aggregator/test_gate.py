@@ -13,6 +13,7 @@ from hgext.vcsreplicator.aggregator.loading import GROUP
 from hgext.vcsreplicator.aggregator.loop import read_state
 from hgext.vcsreplicator.aggregator.session import Session
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
+from hgext.vcsreplicator.keys.pairs import make_key
 from hgext.vcsreplicator.keys.seal import SEAL
 from hgext.vcsreplicator.log import ACKS, ERRORS, NOTICES, STATE, Log, NewRecord, Transactor, topics
 from hgext.vcsreplicator.log.opening import open_log
@@ -20,7 +21,7 @@ from hgext.vcsreplicator.log.table import find_beginnings, read_records
 from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.records import AGGREGATOR, AggregatorHeartbeat, ErrorRecord, Notice
 from hgext.vcsreplicator.words.roster import MirrorState, Verb
-from hgext.vcsreplicator.words.shape import from_json
+from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.aggregator.aggregating import ask, send
 from testing.builders.aggregator.chains import Chain
 from testing.builders.aggregator.sealing import SealingMirror, roster_of, write_foreign
@@ -219,6 +220,16 @@ def test_no_older_or_other_form_of_a_seal_counts(memory: Installation, tmp_path:
     assert memory.level("beta", chain) is None
 
 
+def test_the_seal_of_another_mirror_does_not_count(memory: Installation, tmp_path: Path) -> None:
+    alpha, _ = keyed(memory, tmp_path, "alpha", "beta")
+    chain = Chain("x")
+    send(memory.log, chain.take(1))
+    memory.log.append([alpha.seal(f"beta/{chain.repository}", to_json(chain.ack("beta", 1)))])
+    memory.turn()
+    assert memory.level("beta", chain) is None
+    assert len(memory.rejects()) == 1
+
+
 Change = Callable[[NewRecord], NewRecord]
 
 
@@ -337,6 +348,40 @@ def test_levels_from_before_a_mirrors_first_key_do_not_count(memory: Installatio
     assert "mirror without seal" not in memory.alarms()
 
 
+def test_a_restart_while_a_mirror_seals_its_acks_raises_no_alarm(memory: Installation, tmp_path: Path) -> None:
+    memory.ask(Verb.ADD, "beta")
+    beta, chain = SealingMirror("beta", memory.log, tmp_path), Chain("x")
+    send(memory.log, chain.take(1))
+    write_foreign(memory.log, chain.ack("beta", 1, 0))
+    memory.ask(Verb.ADD_KEY, "beta", key=beta.key)
+    beta.beat()
+    for _ in range(2):
+        memory.stop()
+        memory.turn()
+    assert (memory.level("beta", chain), memory.rejects(), memory.alarms()) == (None, [], "")
+    write_foreign(memory.log, chain.ack("beta", 1, 0))
+    assert isinstance(memory.log, MemoryLog)
+    memory.stop()
+    memory.turn()
+    assert "foreign acks beta" in memory.alarms()
+
+
+def test_a_key_that_returns_makes_nothing_foreign_that_came_without_it(memory: Installation, tmp_path: Path) -> None:
+    (beta,) = keyed(memory, tmp_path, "beta")
+    chain, other = Chain("x"), Chain("y")
+    send(memory.log, [*chain.take(1), *other.take(1)])
+    beta.ack(other.ack("beta", 1, 0))
+    wrong = make_key(tmp_path / "wrong").public
+    memory.ask(Verb.ADD_KEY, "beta", key=wrong)
+    memory.ask(Verb.REMOVE_KEY, "beta", key=beta.key)
+    write_foreign(memory.log, chain.ack("beta", 1, 0))  # the mirror itself, which has no key in the roster now
+    memory.ask(Verb.ADD_KEY, "beta", key=beta.key)
+    assert (memory.level("beta", chain), memory.rejects()) == (None, [])
+    beta.ack(chain.ack("beta", 1, 0))
+    memory.turn()
+    assert (memory.level("beta", chain), memory.alarms()) == ((1, 0), "")
+
+
 def test_levels_of_a_mirrors_earlier_life_do_not_count(memory: Installation, tmp_path: Path) -> None:
     (beta,) = keyed(memory, tmp_path, "beta")
     chain = Chain("x")
@@ -380,10 +425,10 @@ def test_an_aggregator_with_another_key_counts_what_is_sealed_for_it(memory: Ins
     memory.stop()
     memory.settings = AggregatorSettings(key=str(tmp_path / "standby.key"), beat=1.0)
     memory.turn()
-    assert memory.level("beta", chain) is None
+    assert (memory.level("beta", chain), memory.rejects()) == (None, [])
     beta.ack(chain.ack("beta", 1, 0))
     memory.turn()
-    assert memory.level("beta", chain) == (1, 0)
+    assert (memory.level("beta", chain), memory.alarms()) == ((1, 0), "")
     assert len(roster_of(memory.log).aggregator_keys or ()) == 2
 
 

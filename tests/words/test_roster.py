@@ -191,11 +191,15 @@ KEYED = Roster(version=3, aggregator_keys=("x25519:" + "D" * 43 + "=",))
 def test_a_mirror_has_an_epoch_from_its_first_key_until_its_last_is_removed() -> None:
     [first] = decided(KEYED, request(Verb.ADD, key=KEY)).mirrors
     assert (first.keys, first.epoch) == ((KEY,), 4)
-    roster = decided(KEYED, request(Verb.ADD), request(Verb.ADD_KEY, key=KEY), request(Verb.ADD_KEY, key=SECOND))
+    roster = rosters.with_sealed_from(decided(KEYED, request(Verb.ADD), request(Verb.ADD_KEY, key=KEY)), "alpha", 7)
+    roster = decided(roster, request(Verb.ADD_KEY, key=SECOND))
     [mirror] = roster.mirrors
-    assert (mirror.keys, mirror.epoch) == ((SECOND, KEY), 5)
+    assert (mirror.keys, mirror.epoch, mirror.sealed_from) == ((SECOND, KEY), 5, 7)
     roster = decided(roster, request(Verb.REMOVE_KEY, key=KEY))
-    assert (roster.mirrors[0].keys, roster.mirrors[0].epoch) == ((SECOND,), 5)
+    [mirror] = roster.mirrors
+    assert (mirror.keys, mirror.epoch, mirror.sealed_from) == ((SECOND,), 5, None)
+    [mirror] = decided(roster, request(Verb.ADD_KEY, key=KEY)).mirrors
+    assert (mirror.keys, mirror.epoch) == ((KEY, SECOND), 9), "what the key sealed before it was removed is of the past"
     roster = decided(roster, request(Verb.REMOVE_KEY, key=SECOND))
     assert (roster.mirrors[0].keys, roster.mirrors[0].epoch) == (None, None)
 

@@ -3,7 +3,8 @@
 
 Kafka grants rights on topics, not on keys, so any program that may write `acks` can write a record in another mirror's name. The
 gate looks at each record before anything reads it. The newest authentic record of each key counts, also if others follow it.
-A mirror that has just got its key has sealed nothing: until its first sealed record, others of it are passed over without an alarm.
+A mirror that has just got its key has sealed nothing: until its first sealed record, whose offset the roster keeps, others of it
+are passed over without an alarm.
 
 A change of the keys is decided like any other change of the roster, and ends the session: the next one reads all records anew.
 """
@@ -68,12 +69,14 @@ class _Sealing:
     epoch: int
     keys: Mapping[str, SealKey]
     is_removed: bool
+    sealed_from: int | None
 
 
 class AckGate:
     """Decides which records of `acks` count; used by one thread.
 
-    `foreign` has the records of others that it found, by key. Its methods raise nothing.
+    `foreign` has the records of others that it found, by key. `first_sealed` has the offset of a mirror's first sealed record if
+    the roster does not have it yet. Its methods raise nothing.
     """
 
     def __init__(self, roster: Roster, own: tuple[KeyPair, ...] = (), serials: Iterable[tuple[str, int]] = ()) -> None:
@@ -82,6 +85,7 @@ class AckGate:
         `serials` are the serials that were known before, with the keys of their records: no older record counts.
         """
         self.foreign: dict[str, ForeignRecord] = {}
+        self.first_sealed: dict[str, int] = {}
         self._secures = _list_keys(roster)
         self._requires = bool(roster.requires_keys)
         self._sealings = {
@@ -89,16 +93,16 @@ class AckGate:
                 epoch=mirror.epoch or 0,
                 keys=_agree_all(mirror.name, mirror.keys or (), own),
                 is_removed=mirror.state is MirrorState.REMOVED,
+                sealed_from=mirror.sealed_from,
             )
             for mirror in roster.mirrors
             if mirror.keys or roster.requires_keys
         }
-        # The serial of the newest authentic record of each key; the mirrors that have written one, or others before.
+        # The serial of the newest authentic record of each key; the mirrors that wrote one, and those that wrote others before.
         self._serials: dict[str, int] = dict(serials)
         self._sealed: set[str] = set()
         self._unsealed: set[str] = set()
-        # While everything is read: the newest record of each key if it came before the first sealed one of its mirror.
-        self._early: dict[str, Record] | None = {}
+        self._is_loading = True
 
     def is_outdated(self, roster: Roster) -> bool:
         """Return whether this roster has other keys: all must be judged anew."""
@@ -115,16 +119,15 @@ class AckGate:
         if sealing is None:
             return GateVerdict.EARLY if self._requires else GateVerdict.COUNTS
         verdict = self._compare(record, key, sealing, read_seal(record.headers.get(SEAL)))
-        if self._early is not None:
-            self._early.pop(key, None)
         if verdict is GateVerdict.COUNTS:
-            self._sealed.add(name)
+            if name not in self._sealed:
+                self._sealed.add(name)
+                if sealing.sealed_from is None:
+                    self.first_sealed[name] = record.offset
             self._close_foreign(key)
-        elif verdict is not GateVerdict.EARLY and (sealing.is_removed or name not in self._sealed):
+        elif verdict is not GateVerdict.EARLY and self._is_early(record, name, sealing):
             if record.value is not None and not sealing.is_removed:
                 self._unsealed.add(name)
-                if self._early is not None:
-                    self._early[key] = record
             return GateVerdict.EARLY
         elif verdict is not GateVerdict.EARLY:
             self._note_foreign(record, now, verdict)
@@ -138,17 +141,9 @@ class AckGate:
         key = record.key or ""
         return self._serials.get(key) if key.partition("/")[0] in self._sealings else None
 
-    def end_loading(self, now: float) -> list[Record]:
-        """Return the foreign records before the first sealed one of their mirror.
-
-        The caller has passed in all records of the log. A compacted topic may have lost what the mirror had sealed before: then its
-        level is not known until it writes it again. Tombstones are the aggregator's own.
-        """
-        early, self._early = self._early or {}, None
-        found = [record for key, record in early.items() if key.partition("/")[0] in self._sealed]
-        for record in found:
-            self._note_foreign(record, now, GateVerdict.FOREIGN)
-        return found
+    def end_loading(self) -> None:
+        """Judge each record alone from here on: all records of the log have passed."""
+        self._is_loading = False
 
     def list_foreign(self, now: float) -> dict[str, ForeignRecord]:
         """Return the foreign records that an operator must know of, by key."""
@@ -174,10 +169,15 @@ class AckGate:
         While everything is read, an older record in front of the newest is no replay.
         """
         found = self.foreign.get(key)
-        if found is not None and self._early is not None and found.verdict is GateVerdict.REPLAYED:
+        if found is not None and self._is_loading and found.verdict is GateVerdict.REPLAYED:
             del self.foreign[key]
         elif found is not None:
             found.is_open = False
+
+    def _is_early(self, record: Record, name: str, sealing: _Sealing) -> bool:
+        """Return whether the mirror may not have begun to seal before this record."""
+        has_begun = sealing.sealed_from is not None and record.offset >= sealing.sealed_from
+        return sealing.is_removed or not (has_begun or name in self._sealed)
 
     def _compare(self, record: Record, key: str, sealing: _Sealing, seal: Seal | None) -> GateVerdict:
         if seal is None or not is_sealed(seal, sealing.keys, key=key, value=record.value):

@@ -165,9 +165,7 @@ class Session:
                 elif verdict is not GateVerdict.EARLY:
                     foreign[record.key] = record, verdict
             positions = reader.positions()
-        foreign.update(
-            (each.key, (each, GateVerdict.FOREIGN)) for each in self._gate.end_loading(self._clock.monotonic())
-        )
+        self._gate.end_loading()
         for record in newest.values():
             self.aggregation.levels.take(record, self._clock.now(), self._gate.find_serial(record))
             self._watch.hear(record)
@@ -178,6 +176,7 @@ class Session:
             if self.aggregation.output.is_full:
                 self.commit()
         self.aggregation.end_loading(self._clock.now())
+        self._note_sealed()
         return positions
 
     def step(self, timeout: float) -> None:
@@ -321,7 +320,13 @@ class Session:
         verdict = self._gate.judge(record, self._clock.monotonic())
         if verdict in (GateVerdict.FOREIGN, GateVerdict.REPLAYED):
             self.aggregation.levels.refuse(record, verdict.reason, self._take_time())
+        self._note_sealed()
         return verdict is GateVerdict.COUNTS
+
+    def _note_sealed(self) -> None:
+        """Let the roster say from which record on a mirror seals its acks."""
+        while self._gate.first_sealed:
+            self.aggregation.membership.note_sealed(*self._gate.first_sealed.popitem())
 
     def _take_record(self, record: Record) -> RecordOutcome:
         now = self._take_time()

@@ -85,8 +85,8 @@ class Mirror:
 
     `deactivated` are ids of repositories that do not wait for it; `since` is when it came into its state. `joined`, only while
     joining, is its joining point: partition of `events` → first offset that waits for it (an absent partition: all of it). `keys`
-    are its public keys, the newest first: then only what it sealed counts (`keys.seal`), and `epoch` is the version of the roster
-    at which it got the first of them.
+    are its public keys, the newest first: then only what it sealed counts (`keys.seal`). `epoch` is the version of the roster at
+    which it got the first of them that it sealed with. From the offset `sealed_from` of `acks` on it sealed all that it wrote.
     """
 
     name: str
@@ -98,6 +98,7 @@ class Mirror:
     since: Time = 0.0
     keys: tuple[str, ...] | None = None
     epoch: Count | None = None
+    sealed_from: Count | None = None
 
     def carries(self, path: str) -> bool:
         """Return whether the repository at this wire path belongs on this mirror."""
@@ -219,7 +220,9 @@ def with_aggregator_keys(roster: Roster, keys: tuple[str, ...]) -> Roster:
     if set(keys) <= set(known):
         return roster
     kept = (*keys, *(key for key in known if key not in keys))[:AGGREGATOR_KEYS]
-    return replace(roster, version=roster.version + 1, aggregator_keys=kept)
+    # Of what a mirror sealed for others, another aggregator cannot say whether it is sealed.
+    mirrors = tuple(replace(mirror, sealed_from=None) for mirror in roster.mirrors)
+    return replace(roster, version=roster.version + 1, aggregator_keys=kept, mirrors=mirrors)
 
 
 def with_mirror(roster: Roster, changed: Mirror) -> Roster:
@@ -227,6 +230,16 @@ def with_mirror(roster: Roster, changed: Mirror) -> Roster:
     others = [mirror for mirror in roster.mirrors if mirror.name != changed.name]
     mirrors = tuple(sorted([*others, changed], key=lambda mirror: mirror.name))
     return replace(roster, version=roster.version + 1, mirrors=mirrors)
+
+
+def with_sealed_from(roster: Roster, name: str, offset: int) -> Roster:
+    """Return the next version of the roster, by which this mirror seals its acks.
+
+    `offset` is that of the first sealed one.
+    """
+    mirror = roster.mirror(name)
+    assert mirror is not None
+    return with_mirror(roster, replace(mirror, sealed_from=offset))
 
 
 def remember(roster: Roster, request: RosterRequest, *, now: float, refusal: str | None = None) -> Roster:
@@ -357,9 +370,10 @@ def _change_keys(mirror: Mirror, request: RosterRequest, version: int) -> Mirror
     known = mirror.keys or ()
     if request.verb is Verb.REMOVE_KEY:
         left = tuple(key for key in known if key != request.key)
-        return replace(mirror, keys=left or None, epoch=mirror.epoch if left else None)
+        return replace(mirror, keys=left or None, epoch=mirror.epoch if left else None, sealed_from=None)
     if request.verb in (Verb.ADD, Verb.ADD_KEY) and request.key is not None:
-        return replace(mirror, keys=(request.key, *known), epoch=mirror.epoch if known else version)
+        has_begun = known and mirror.sealed_from is not None  # else what an earlier key sealed is of the past
+        return replace(mirror, keys=(request.key, *known), epoch=mirror.epoch if has_begun else version)
     return mirror
 
 

@@ -77,6 +77,10 @@ class RosterMembership:
         if (announced := rosters.with_aggregator_keys(self.roster, keys)) is not self.roster:
             self._set_roster(announced)
 
+    def note_sealed(self, name: str, offset: int) -> None:
+        """Let the roster say that a mirror seals its acks from this offset on."""
+        self._set_roster(rosters.with_sealed_from(self.roster, name, offset))
+
     def _find_behind(self, mirror: Mirror) -> Iterator[tuple[str, int]]:
         for repository in self._memory.repositories.values():
             state = repository.state
