@@ -7,7 +7,7 @@ is the only exception that is the client's mistake. Over SSH nothing changes.
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mercurial import error, wireprotov1server
@@ -16,8 +16,8 @@ from mercurial.localrepo import localrepository
 
 from pushlog import seams
 
-# Names of Mercurial's in lists of heads that are no nodes.
-_WORDS = (b"force", b"hashed")
+# Arguments that are lists of nodes. `heads` of a push may be words.
+_NODES = (b"bases", b"common", b"nodes", b"roots")
 _BATCHED = re.compile(rb"(?P<command>[\w-]+) (?P<arguments>([^=,]+=[^=,]*(,[^=,]+=[^=,]*)*)?)")
 
 
@@ -65,20 +65,29 @@ def _compare(orig: Callable[..., Any], web: Any) -> Any:
 def _read_arguments(orig: Callable[..., list[Any]], handler: Any, names: bytes) -> list[Any]:
     """Read a command's arguments, which must all be there."""
     try:
-        return orig(handler, names)
+        values = orig(handler, names)
     except (KeyError, ValueError) as problem:
         raise BadArgument(str(problem)) from problem
+    given = dict(zip(names.split(), values, strict=True))
+    given |= given.pop(b"*", {})
+    _check_nodes(given, *(() if names == b"heads" else (b"heads",)))
+    return values
+
+
+def _check_nodes(given: Mapping[bytes, bytes], *more: bytes) -> None:
+    """Raise BadArgument for a list with a node that has not 40 digits."""
+    for name in (*_NODES, *more):
+        if any(len(node) != 40 for node in given.get(name, b"").split(b" ") if node):
+            raise BadArgument("a node has 20 bytes")
 
 
 def _decode_nodes(orig: Callable[..., list[bytes]], text: bytes, sep: bytes = b" ") -> list[bytes]:
-    """Decode nodes, which must have twenty bytes each, or a pair of them."""
+    """Decode a list, of nodes or of what else an extension encodes so, or a pair."""
     try:
         nodes = orig(text, sep)
     except ValueError as problem:
         raise BadArgument(str(problem)) from problem
-    if not all(len(node) == 20 or node in _WORDS for node in nodes):
-        raise BadArgument("a node has 20 bytes")
-    if sep == b"-" and len(nodes) != 2:
+    if sep == b"-" and [len(node) for node in nodes] != [20, 20]:
         raise BadArgument("a pair has two nodes")
     return nodes
 
@@ -89,8 +98,9 @@ def _answer_batch(orig: Callable[..., Any], repo: localrepository, proto: Any, c
         found = _BATCHED.fullmatch(entry)
         if found is None or found["command"] not in wireprotov1server.commands:
             raise BadArgument("not a list of commands")
-        given = {argument.partition(b"=")[0] for argument in found["arguments"].split(b",")}
+        given = dict(argument.partition(b"=")[::2] for argument in found["arguments"].split(b","))
+        _check_nodes(given)
         needed = set(wireprotov1server.commands[found["command"]].args.split()) - {b"*"}
-        if missing := needed - given:
+        if missing := needed - given.keys():
             raise BadArgument(f"missing: {min(missing).decode()}")
     return orig(repo, proto, cmds, others)
