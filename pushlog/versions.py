@@ -118,6 +118,18 @@ def supported_requirements() -> set[bytes]:
     return supported
 
 
+def new_requirements(ui: Any, options: Mapping[bytes, Any]) -> set[bytes]:
+    """Return the requirements that a repository made with these options would have."""
+    if _IS_OLD:
+        local = importlib.import_module("mercurial.localrepo")
+        complete, choose = local.defaultcreateopts, local.newreporequirements
+    else:
+        creation = importlib.import_module("mercurial.repo.creation")
+        complete, choose = creation.default_create_opts, creation.new_repo_requirements
+    requirements: set[bytes] = choose(ui, complete(ui, dict(options)))
+    return requirements
+
+
 def read_revisions(log: Any, first: int, last: int) -> tuple[int, bytes, bool]:
     """Read neighbouring revisions of a revlog, as they are stored.
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mercurial import error, localrepo
+from mercurial import error
 from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
 
-from pushlog import seams
+from pushlog import seams, versions
 
 from .repository import is_silenced, replicated
 
@@ -46,8 +46,7 @@ def refuse_created(ui: Ui, options: Mapping[bytes, Any] | None, requirements: Co
     if b"sharedrepo" in (options or {}):
         return
     if requirements is None:
-        complete = localrepo.defaultcreateopts(ui, createopts=dict(options or {}))
-        requirements = localrepo.newreporequirements(ui, createopts=complete)
+        requirements = versions.new_requirements(ui, options or {})
     _refuse_requirements(requirements, uses="would use", has="would have")
 
 
