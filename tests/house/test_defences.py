@@ -83,6 +83,7 @@ def test_a_test_fails_without_its_defence(defence: Defence, tmp_path: Path) -> N
         if (CHECKOUT / name).is_file():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(CHECKOUT / name, tmp_path / name)
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)  # some tests ask git for the files
     defence.take_away(tmp_path)
     found = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
