@@ -41,6 +41,7 @@ OF_A_PUSH = (
 record = seams.loading(f"{__package__}.recording", "record")
 record_commit = seams.loading(f"{__package__}.recording", "record_commit")
 _withholds = seams.loading(f"{__package__}.limit", "withholds")
+_open_attribute = seams.loading(f"{__package__}.attribute", "RepositoryPushlog")
 
 cmdtable: dict[bytes, Any] = {}
 command = registrar.command(cmdtable)
@@ -49,7 +50,11 @@ keyword = registrar.templatekeyword()
 
 
 def wrap() -> None:
-    """Wrap Mercurial's functions and offer both wire commands, once per process."""
+    """Wrap Mercurial's functions and offer both wire commands, once per process.
+
+    Every local repository of the process gets the attribute ``pushlog``, for other extensions.
+    """
+    localrepository.pushlog = property(_pushlog_of)  # type: ignore[attr-defined]
     seams.wrap("mercurial.wireprotov1server", "_capabilities", _announce)
     seams.wrap("mercurial.exchange", "_pullobsolete", seams.loading(f"{__package__}.fetching", "pull"))
     seams.wrap("mercurial.repair", "strip", seams.loading(f"{__package__}.stripping", "strip"))
@@ -57,6 +62,13 @@ def wrap() -> None:
     offer = wireprotov1server.wireprotocommand
     offer(b"pushlog", b"firstpush", permission=b"pull")(seams.loading(_WIRE, "serve_pushlog"))
     offer(b"pushlog-stream", b"firstpush", permission=b"pull")(seams.loading(_WIRE, "serve_pushlog_stream"))
+
+
+def _pushlog_of(repo: localrepository) -> Any:
+    """Return the attribute; hide it where the repository is on another machine."""
+    if not repo.local():
+        raise AttributeError("pushlog")
+    return _open_attribute(repo)
 
 
 def _announce(orig: Any, repo: localrepository, proto: baseprotocolhandler) -> list[bytes]:

@@ -146,6 +146,10 @@ def last_id(connection: sqlite3.Connection) -> int:
     return int(connection.execute(statements.LAST_ID).fetchone()[0])
 
 
+def count(connection: sqlite3.Connection) -> int:
+    return int(connection.execute(statements.COUNT).fetchone()[0])
+
+
 def push(connection: sqlite3.Connection, number: int) -> Push | None:
     row = connection.execute(statements.PUSH, (number,)).fetchone()
     if row is None:

@@ -52,6 +52,7 @@ FIRST_EMPTIED = """
 SELECT id FROM pushlog WHERE NOT EXISTS (SELECT 1 FROM changesets WHERE pushid = pushlog.id) ORDER BY id LIMIT 1
 """
 LAST_ID = "SELECT coalesce(max(id), 0) FROM pushlog"
+COUNT = "SELECT count(*) FROM pushlog"
 # primary key
 PUSH = "SELECT CAST(user AS BLOB), date FROM pushlog WHERE id = ?"
 # changeset_pushid

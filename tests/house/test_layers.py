@@ -32,7 +32,8 @@ ORDER = {
     f"{OURS}.hg.master": "announcing, capture, creation, disclosure, durability, formats, intents, offer, overlay, pushes, "
     "recovery, refusals, reporting, repository, sending, transactions, twins < acts",
     "pushlog": "settings, versions < seams < preload, store "
-    "< api, checking, copying, fetching, limit, pushed, recording, registration, revsets, streams, stripping, wire < web",
+    "< api, attribute, checking, copying, fetching, limit, pushed, recording, registration, revsets, streams, stripping, wire "
+    "< web",
     "notifier": "authorities, condition, database, destination, jsonlines, message, public, raw, rejects, schemas, secret, "
     "state, window < amqp, http < pulse, sns, webhook < hgpush < decode, edge, poll, work, guardian "
     "< courier, orders, publisher, reading, settings",

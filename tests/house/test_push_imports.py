@@ -25,6 +25,7 @@ atexit.register(report)
 """
 # What shows or repairs pushes, and what a mirror is guarded by.
 NOT_FOR_PUSHES = {
+    "pushlog.attribute",
     "pushlog.checking",
     "pushlog.fetching",
     "pushlog.limit",
