@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The recording of a push.
 
-This module finds the pusher, and has the hooks that record the push inside its own transaction.
+This module finds the pusher, and has the hooks that record the push inside its own transaction. It tells the pusher, too, why a
+transaction could not begin.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mercurial import encoding, error
+from mercurial import bundle2, encoding, error
 from mercurial.localrepo import localrepository
 from mercurial.node import hex
 from mercurial.ui import ui as Ui
+from mercurial.utils import stringutil
 
 from .settings import LANDING_OPTIONS, read_recorded
 from .store.appendfile import TornRecord
@@ -26,6 +28,36 @@ if TYPE_CHECKING:
 
 # Why a change without a user gets no row, and so is refused.
 NO_USER = b"authenticated user not found; refusing to write into pushlog"
+
+
+def name_obstacle(orig: Callable[..., Any], repo: localrepository, cg: Any, *arguments: Any) -> Any:
+    """Wrap `exchange.unbundle`: turn what keeps a push from its transaction into Abort.
+
+    That is a lock that another process holds, a lock that cannot be taken, or an abandoned transaction. A client over HTTP can read
+    Abort; for another error it gets an empty answer.
+    """
+    try:
+        return orig(repo, cg, *arguments)
+    except (error.LockError, error.RepoError) as problem:
+        refusal = _refuse_obstacle(problem)
+        refusal.duringunbundle2 = isinstance(cg, bundle2.unbundle20)  # the form that it reads
+        raise refusal from problem
+
+
+def _refuse_obstacle(problem: error.LockError | error.RepoError) -> error.Abort:
+    if isinstance(problem, error.LockHeld):
+        host, _colon, process = (problem.locker or b"").rpartition(b":")
+        holder = b"process %s on %s" % (process, host.partition(b"/")[0]) if host else b"another process"
+        return error.Abort(
+            b"%s holds the lock of the repository; nothing was pushed" % holder,
+            hint=b"push again later; if this stays, the server's administrators look at that process",
+        )
+    if isinstance(problem, error.LockError):
+        return error.Abort(
+            b"the repository cannot be locked: %s; nothing was pushed" % stringutil.forcebytestr(problem.strerror),
+            hint=b"the server's administrators let the account that serves pushes write to the repository",
+        )
+    return error.Abort(stringutil.forcebytestr(problem), hint=getattr(problem, "hint", None))
 
 
 def record(ui: Ui, repo: localrepository, source: bytes | None = None, **_arguments: Any) -> bool:

@@ -56,6 +56,7 @@ def wrap() -> None:
     """
     localrepository.pushlog = property(_pushlog_of)  # type: ignore[attr-defined]
     seams.wrap("mercurial.wireprotov1server", "_capabilities", _announce)
+    seams.wrap("mercurial.exchange", "unbundle", seams.loading(f"{__package__}.recording", "name_obstacle"))
     seams.wrap("mercurial.exchange", "_pullobsolete", seams.loading(f"{__package__}.fetching", "pull"))
     seams.wrap("mercurial.repair", "strip", seams.loading(f"{__package__}.stripping", "strip"))
     seams.wrap("mercurial.localrepo", "localrepository.rollback", seams.loading(f"{__package__}.stripping", "rollback"))

@@ -267,7 +267,7 @@ def test_a_hidden_changeset_has_its_push_in_each_view(place, four, tmp_path):
     served = place("there").repository.filtered(b"served")
     assert node not in served
     assert served.pushlog.pushfromnode(node).nodes[-1] == hex(node)
-    assert ids(served, nodes=[node]) == ids(served, start_node=node) == [4]
+    assert ids(served, nodes=[node]) == ids(served, nodes=[hex(node)]) == ids(served, start_node=node) == [4]
     assert ids(served, branch=b"default") == [1, 2, 4]
 
 

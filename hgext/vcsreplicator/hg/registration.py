@@ -110,7 +110,7 @@ def _wrap_seams(*, locking: bool, is_master: bool) -> None:
     for command in ("between", "branches", "changegroup", "changegroupsubset", "getbundle"):
         seams.wrap("mercurial.wireprotov1server", f"commands.{command}", seams.loading(_UNKNOWN, "refuse_unknown"))
     seams.wrap("mercurial.exchange", "unbundle", parts.check_push)
-    seams.wrap("mercurial.exchange", "unbundle", seams.loading(f"{_MASTER}.refusals", "name_obstacle"))
+    seams.wrap("mercurial.exchange", "unbundle", seams.loading(f"{_MASTER}.refusals", "name_full_disk"))
     seams.wrap("mercurial.repair", "strip", seams.loading(_STRIPPING, "strip"))
     seams.wrap("mercurial.repair", "deleteobsmarkers", seams.loading(_STRIPPING, "delete_markers"))
     seams.wrap("mercurial.revlog", "revlog.censorrevision", seams.loading(_STRIPPING, "censor"))

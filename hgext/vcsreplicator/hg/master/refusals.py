@@ -37,40 +37,25 @@ if TYPE_CHECKING:
 EVENT_LIMIT = 4 * 1024 * 1024 - 64 * 1024
 # Bytes of that for everything but the changes.
 EVENT_REST = 16 * 1024
-# The messages to a pusher, where Mercurial alone would answer with an internal error.
+# The message to a pusher, where Mercurial alone would answer with an internal error.
 NO_ROOM = b"no room on the disk of the server; the push is rolled back"
-LOCKED = b"another process holds the lock of this repository; nothing was changed"
 _CONTROL = r"[\x00-\x1f\x7f]"
 
 
-def name_obstacle(orig: Callable[..., Any], repo: localrepository, cg: Any, *arguments: Any) -> Any:
-    """Wrap `exchange.unbundle`: turn the error of a full disk or a lock into Abort.
+def name_full_disk(orig: Callable[..., Any], repo: localrepository, cg: Any, *arguments: Any) -> Any:
+    """Wrap `exchange.unbundle`: turn the error of a full disk into Abort.
 
     Mercurial answers Abort so that the client can read it.
     """
     try:
         return orig(repo, cg, *arguments)
     except OSError as problem:
-        refusal = _refusal_of(repo, problem)
-        if refusal is None:
+        if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
+        refusal = error.Abort(NO_ROOM)
         # The form in which the client reads it: an error of the rollback does not have it.
         refusal.duringunbundle2 = isinstance(cg, bundle2.unbundle20)
         raise refusal from problem
-
-
-def _refusal_of(repo: localrepository, problem: OSError) -> error.Abort | None:
-    """Return what the pusher reads of an error that is none of Mercurial's own."""
-    if problem.errno in (errno.ENOSPC, errno.EDQUOT):
-        return error.Abort(NO_ROOM)
-    if isinstance(problem, error.LockHeld):
-        # Who holds it concerns the server's administrators.
-        repo.ui.log(b"vcsreplicator", b"%s is locked by %s\n", repo.root, problem.locker or b"an unknown process")
-        return error.Abort(LOCKED, hint=b"push again later")
-    if isinstance(problem, error.LockError):
-        reason = (problem.strerror or "").encode()
-        return error.Abort(b"this repository cannot be locked: %s" % reason, hint=b"ask the server's administrators")
-    return None
 
 
 def refuse_odd_markers(markers: list[_Marker]) -> None:
