@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 ATTEMPTS = 3
 # Most problems of one kind that are shown.
 SHOWN = 10
+# Bytes of the longest row: three million changesets of one push.
+LONGEST = 128 * 1024 * 1024
+# Bytes that are read at once over SSH.
+_PIECE = 64 * 1024
 # Most changesets of one `known` command.
 _KNOWN_BATCH = 500
 
@@ -108,9 +112,11 @@ def _ask_for_pushes(log: Pushlog, remote: IPeer, first: int) -> list[entry.Push]
 
 
 def receive_lines(remote: IPeer, first: int) -> Iterator[bytes]:
-    """Yield the lines of the answer before its trailer."""
-    stream = remote._callstream(b"pushlog-stream", firstpush=b"%d" % first)
-    while line := stream.readline():
+    """Yield the lines of the answer before its trailer.
+
+    Raises BrokenStream, and Abort for a line that is too long.
+    """
+    for line in _read_lines(remote._callstream(b"pushlog-stream", firstpush=b"%d" % first)):
         if line == b"ok\n":
             return
         if line.startswith(b"error "):
@@ -119,6 +125,28 @@ def receive_lines(remote: IPeer, first: int) -> Iterator[bytes]:
             break
         yield line[:-1]
     raise BrokenStream("stream ended without trailer")
+
+
+def _read_lines(stream: Any) -> Iterator[bytes]:
+    """Yield the lines of a stream; the last may lack its end.
+
+    Raises Abort for a line that is too long, of which it reads no more.
+    """
+    # Over SSH `readline` takes no limit; and until the next request, nothing follows the answer.
+    read = getattr(stream, "unbufferedread", stream.readline)
+    pieces: list[bytes] = []
+    length = 0
+    while piece := read(_PIECE):
+        *ended, rest = piece.split(b"\n")
+        for line in ended:
+            yield b"".join((*pieces, line, b"\n"))
+            pieces, length = [], 0
+        pieces.append(rest)
+        length += len(rest)
+        if length > LONGEST:
+            raise error.Abort(b"a row of the server's pushlog is longer than %d bytes" % LONGEST)
+    if length:
+        yield b"".join(pieces)
 
 
 def _parse_rows(ui: Ui, rows: Iterable[bytes], first: int) -> list[entry.Push]:

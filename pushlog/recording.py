@@ -31,10 +31,10 @@ NO_USER = b"authenticated user not found; refusing to write into pushlog"
 
 
 def name_obstacle(orig: Callable[..., Any], repo: localrepository, cg: Any, *arguments: Any) -> Any:
-    """Wrap `exchange.unbundle`: turn what keeps a push from its transaction into Abort.
+    """Wrap `exchange.unbundle`: have a client read why a push could not begin.
 
-    That is a lock that another process holds, a lock that cannot be taken, or an abandoned transaction. A client over HTTP can read
-    Abort; for another error it gets an empty answer.
+    Raises Abort for a lock that another process holds, a lock that cannot be taken, and an abandoned transaction. For other errors
+    a client over HTTP gets an empty answer.
     """
     try:
         return orig(repo, cg, *arguments)

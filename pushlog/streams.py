@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The refusal of pushes that bring a copy of a whole store.
+"""The refusal of pushes that bring a copy of a whole store, or an address.
 
-Mercurial writes such a copy past every hook, so nothing of it would be recorded.
+Mercurial writes such a copy past every hook, so nothing of it would be recorded. It fetches an address under its lock, for as long
+as the other server likes, and from any machine that it can reach.
 """
 
 from __future__ import annotations
@@ -16,18 +17,23 @@ from . import seams, versions
 
 if TYPE_CHECKING:
     from mercurial.bundle2 import bundleoperation, unbundlepart
+# With it a bundle names an address, which the receiver fetches.
+_ADDRESS = b"remote-changegroup"
 
 
 @functools.cache
 def refuse_pushed() -> None:
-    """Refuse parts of bundles that are streams if a push brings them.
+    """Refuse parts of bundles that are streams if a push brings them, and addresses.
 
-    They are guarded once per process. Clones and pulls still bring them (`tests/hg/master/stream.t`).
+    They are guarded once per process. Clones and pulls still bring streams (`tests/hg/master/stream.t`). An address is a part that
+    this Mercurial does not know, also in a pull, and does not offer to take.
     """
     versions.initialize()  # a program that only loads extensions has no parts yet, and would get unguarded ones later
     streams = {name: handler for name, handler in bundle2.parthandlermapping.items() if name.startswith(b"stream")}
     if not streams:
         raise seams.MissingSeam("mercurial.bundle2.parthandlermapping has no part that is a stream")
+    bundle2.parthandlermapping.pop(_ADDRESS, None)
+    bundle2.capabilities.pop(_ADDRESS, None)
     bundle2.parthandlermapping.update({name: _guard_handler(handler) for name, handler in streams.items()})
 
 

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A push cannot bring a whole store, in any process."""
+"""A push cannot bring a whole store, nor an address, in any process."""
 
+import io
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from mercurial import bundle2, error
 
 from pushlog import versions
 
@@ -49,3 +51,13 @@ def test_streams_are_refused_in_a_program_that_only_loads_the_extensions(tmp_pat
     assert refusals == ["a push cannot bring a copy of a whole store; push changesets instead"] * int(count), (
         done.stderr
     )
+
+
+def test_an_address_in_a_push_is_not_asked_and_none_is_offered_to_be(place) -> None:
+    server = place("server")
+    bundle = bundle2.bundle20(server.repository.ui)
+    bundle.newpart(b"remote-changegroup", [(b"url", b"http://127.0.0.1:1/"), (b"size", b"1"), (b"digests", b"")])
+    peer = versions.factory.peer(server.repository.ui, {}, os.fsencode(server.folder))
+    with pytest.raises(error.BundleUnknownFeatureError, match="remote-changegroup"):
+        peer.unbundle(io.BytesIO(b"".join(bundle.getchunks())), [b"force"], b"")
+    assert b"remote-changegroup" not in bundle2.getrepocaps(server.repository, role=b"server")

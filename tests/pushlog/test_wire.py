@@ -6,7 +6,7 @@ import os
 from types import SimpleNamespace
 
 import pytest
-from mercurial import localrepo, phases
+from mercurial import error, localrepo, phases, sshpeer, util
 from mercurial import ui as ui_module
 
 from pushlog import fetching, wire
@@ -48,6 +48,32 @@ def test_rows_after_an_unreadable_one_are_taken(place, server, bad):
     assert client.rows() == {1: ("alice", [first]), 3: ("carol", [third])}
     assert "left out" in printed
     assert "added 2 pushes" in printed
+
+
+def over_ssh(content):
+    """A stream as a client over SSH has it: its `readline` takes no limit."""
+    main, side = (os.pipe() for _ in range(2))
+    for writing, sent in ((main[1], content), (side[1], b"")):
+        with open(writing, "wb") as pipe:
+            pipe.write(sent)
+    return sshpeer.doublepipe(
+        ui_module.ui.load(), util.bufferedinputpipe(open(main[0], "rb", 0)), open(side[0], "rb", 0)
+    )
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # the pipes are the stream's
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("stream", [io.BytesIO, over_ssh])
+def test_a_row_without_an_end_is_read_up_to_a_limit(monkeypatch, stream):
+    monkeypatch.setattr(fetching, "LONGEST", 3000)
+    monkeypatch.setattr(fetching, "_PIECE", 500)
+    server = SimpleNamespace(
+        _callstream=lambda _command, firstpush: stream(b"1\n" + b"2" * 2999 + b"\n" + b"3" * 20_000)
+    )
+    rows = fetching.receive_lines(server, 1)
+    assert [next(rows), next(rows)] == [b"1", b"2" * 2999]
+    with pytest.raises(error.Abort, match="a row of the server's pushlog is longer than 3000 bytes"):
+        next(rows)
 
 
 @pytest.mark.sample(2)
