@@ -222,6 +222,24 @@ def test_the_folder_of_a_master_is_not_served_without_the_extension(tmp_path: Pa
     )
 
 
+@pytest.mark.parametrize(
+    ("hgrc", "problem"),
+    [
+        ("[extensions]\n*:required = yes\nbroken = {folder}/broken.py\n", "No module named 'nothing_of_this_name'"),
+        ("[extensions]\nmissing:required = yes\nmissing = {folder}/missing.py\n", "No such file or directory"),
+        ("no section\n", "no section"),
+    ],
+    ids=["broken", "missing", "syntax"],
+)
+def test_an_hgrc_that_mercurial_cannot_use_is_one_line(tmp_path: Path, hgrc: str, problem: str) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "broken.py").write_text("import nothing_of_this_name\n")
+    reason = refusal(tmp_path, hgrc.format(folder=tmp_path))
+    assert reason.startswith("hgrc: ")
+    assert problem in reason
+    assert reason.endswith(": correct what HGRCPATH names")
+
+
 def refusal(folder: Path, hgrc: str) -> str:
     """Why the folder `root` is not served with this hgrc."""
     (folder / "hgrc").write_text(hgrc)

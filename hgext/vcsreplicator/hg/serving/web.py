@@ -129,7 +129,7 @@ def application(root: str, *, threads: int | None = None) -> Application:
 
     Configuration comes from HGRCPATH alone; a repository's own hgrc is read by Mercurial as usual unless HGRCSKIPREPO is set.
     Demand import is switched off: threads that import lazily at the same time answer 500. The garbage collector no longer examines
-    the objects that exist by now.
+    the objects that exist by now. Raises BadConfig if Mercurial cannot read its configuration, or load a required extension.
     """
     demandimport.disable()
     initialize()  # without an extension that does it, revsets and commands would be unknown
@@ -137,7 +137,10 @@ def application(root: str, *, threads: int | None = None) -> Application:
     disposition.install()
     arguments.install()
     folder = os.fsencode(os.path.realpath(root))
-    hgweb = _RepositoryFolder({b"/": os.path.join(folder, b"**")})
+    try:
+        hgweb = _RepositoryFolder({b"/": os.path.join(folder, b"**")})
+    except error.Error as problem:
+        raise BadConfig(f"hgrc: {_describe(problem).removeprefix('abort: ')}: correct what HGRCPATH names") from problem
     if (pushlog := find_extension(b"pushlog")) is not None:
         with contextlib.suppress(ImportError):  # then each repository is refused with the reason
             importlib.import_module(f"{pushlog.__name__}.web.seam").load_web()
