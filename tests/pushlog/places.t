@@ -47,6 +47,15 @@ A local clone is a repository of its own, without a pushlog, as is one that a bu
   $ hg -R unbundled unbundle -q all.hg
   $ find unbundled -name 'pushlog*'
 
+A pull from the server's address brings the pushes afterwards.
+
+  $ hg clone -q -U --pull server later
+  $ find later -name 'pushlog*'
+  $ hg -R later pull --config "ui.ssh=python3 \"$RUNTESTDIR/dummyssh\"" ssh://user@dummy/server | grep pushes
+  added 2 pushes
+  $ hg -R later verifypushlog
+  pushlog contains all 2 changesets across 2 pushes
+
 Reads make no file, and a file of 0 bytes is as none.
 
   $ hg -R local log -r tip -T '{pushid}|\n'

@@ -12,6 +12,7 @@ import pytest
 from mercurial import error, obsolete
 from mercurial.node import hex
 
+from pushlog import api
 from pushlog.store.storage import Pushlog
 from pushlog.versions import factory
 from tests.pushlog.conftest import HG, environment
@@ -349,6 +350,7 @@ def test_a_transaction_that_catches_a_refusal_records_nothing_of_it(unpushed):
     repository = unpushed.repository
     with repository.lock(), repository.transaction(b"test") as tr:
         repository.pushlog.recordpushes([(1, b"bob", 1000, [first])], tr)
+        assert api.has_fetched(repository)  # so a master has its mirrors fetch these rows
         for row, reason in (
             ((1, b"eve", 1000, [second]), "push 1 is recorded as another push already"),
             ((2, b"eve", 1000, [second, first]), "changeset .* of push 2 is in push 1"),
