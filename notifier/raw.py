@@ -178,24 +178,48 @@ def to_line(raw: RawMessage) -> bytes:
 def from_line(line: bytes) -> RawMessage:
     """Read the JSON of a raw message.
 
-    Does not check the attributes: see `RawMessage.check`. Raises MalformedEvent, which quotes nothing of the line; NotBase64 if
-    only the payload is wrong.
+    An attribute that is null is absent, a number or a truth value is its text; members beside these two are ignored. Does not
+    check the attributes: see `RawMessage.check`. Raises MalformedEvent, which quotes nothing of the line; NotBase64 if only the
+    payload is wrong.
     """
     try:
-        content = json.loads(line)
+        content = json.loads(
+            line, parse_int=_WrittenNumber, parse_float=_WrittenNumber, parse_constant=_refuse_constant
+        )
     except (ValueError, RecursionError):
         raise MalformedEvent("raw message: not JSON") from None
-    if not isinstance(content, dict) or content.keys() != {"payload", "attributeMap"}:
+    if not isinstance(content, dict) or not content.keys() >= {"payload", "attributeMap"}:
         raise MalformedEvent("raw message: expected an object of payload and attributeMap")
-    payload, attributes = content["payload"], content["attributeMap"]
-    if not isinstance(attributes, dict) or not all(isinstance(text, str) for text in attributes.values()):
-        raise MalformedEvent("attributeMap: expected an object of texts")
-    if not isinstance(payload, str):
+    payload, attributes = content["payload"], _read_attributes(content["attributeMap"])
+    if type(payload) is not str:
         raise MalformedEvent("payload: expected text")
     try:
         return RawMessage(binascii.a2b_base64(payload, strict_mode=True), attributes)
     except ValueError:
         raise NotBase64(RawMessage(payload.encode("utf-8", "surrogatepass"), attributes)) from None
+
+
+class _WrittenNumber(str):
+    """A number of JSON, as it is written."""
+
+    __slots__ = ()
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not allowed")
+
+
+_TRUTH = {True: "true", False: "false"}
+
+
+def _read_attributes(found: object) -> dict[str, str]:
+    """Return the attributes of a line; raises MalformedEvent."""
+    if found is None:
+        return {}
+    if not isinstance(found, dict) or not all(isinstance(value, str | bool | None) for value in found.values()):
+        raise MalformedEvent("attributeMap: expected an object of texts")
+    given = ((name, _TRUTH.get(value, value)) for name, value in found.items() if value is not None)
+    return {name: str(value) for name, value in given}
 
 
 def to_record(raw: RawMessage, topic: str) -> NewRecord:

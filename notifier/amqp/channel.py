@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from amqp.exceptions import NotFound
+from amqp.exceptions import NotFound, PreconditionFailed
 from prometheus_client import Counter, Gauge
 
 from hgext.vcsreplicator.words.clock import Clock
@@ -275,6 +275,21 @@ def lacks_exchange(channel: Any, name: str) -> bool:
 
 
 def declare_queues(channel: Any, *names: str) -> None:
-    """Declare durable queues without arguments, as all who use them do."""
+    """Declare durable queues without arguments.
+
+    A queue that an operator has declared otherwise (quorum, with limits) is used as it is, with a warning.
+    """
     for name in names:
-        channel.queue_declare(name, durable=True, auto_delete=False)
+        declare_queue(channel, name, durable=True, auto_delete=False)
+
+
+def declare_queue(channel: Any, name: str, **form: Any) -> None:
+    """Declare a queue of this form; use one of another form as it is, with a warning.
+
+    The channel must be new: for another form the broker closes it, and py-amqp opens it again.
+    """
+    try:
+        channel.queue_declare(name, **form)
+    except PreconditionFailed as error:
+        channel.queue_declare(name, passive=True)
+        logger.warning("the queue has other arguments; it is used as it is", queue=name, reason=describe_error(error))

@@ -79,13 +79,14 @@ def decode(line: bytes, tools: Tools) -> Decoded | DecodeReject:
 
     Raises only errors that may pass, such as a shortage of memory; any other error makes the message a reject.
     """
-    kept = RawMessage(b"", {})
+    kept, is_cut = RawMessage(b"", {}), True
     try:
         raw, wrong = _read_line(line)
-        kept = without_private(raw)
+        kept, is_cut = without_private(raw), False
         size = sum(len(name) + len(text.encode("utf-8", "replace")) for name, text in raw.attributes.items())
         if size > _LARGEST_ATTRIBUTES:
             kept = RawMessage(raw.payload, {name: text[:_ATTRIBUTE_KEPT] for name, text in kept.attributes.items()})
+            is_cut = True
             raise DecodingError(ErrorType.ATTRIBUTES, f"attributes: more than {_LARGEST_ATTRIBUTES} bytes")
         if wrong is not None:
             raise wrong
@@ -93,7 +94,7 @@ def decode(line: bytes, tools: Tools) -> Decoded | DecodeReject:
     except Exception as error:
         if isinstance(error, MemoryError) or is_passing(error):
             raise
-        return reject(kept, error)
+        return reject(kept, error, is_cut=is_cut)
 
 
 def list_identities(results: Iterable[Decoded | DecodeReject]) -> list[bytes]:

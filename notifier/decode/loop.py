@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The loop of the decoder.
 
-It decodes a batch, delivers it, and only then acknowledges it. A batch ends at a number of messages, of bytes and of seconds: no
-client can make one that the log, or the broker of the input, does not wait for. The loop keeps this order: outputs that are
-queues or files, then the records of the log (decoded messages and rejects) together with the position, then the ids. After a kill
-at any moment it decodes again what was not acknowledged: messages in queues and files of at most one batch come twice, those in
-the log once if the input is a topic. A stop ends after the batch that is under way.
+It decodes a batch, delivers it, and only then acknowledges it. A batch ends at a number of messages, of bytes and of seconds:
+no client can make one that the log, or the broker of the input, does not wait for. The loop keeps this order: outputs that are
+queues or files, the queue of what no record holds whole, then the records of the log (decoded messages and rejects) together
+with the position, then the ids. After a kill at any moment it decodes again what was not acknowledged: messages in queues and
+files of at most one batch come twice, those in the log once if the input is a topic. A stop ends after the batch that is under
+way.
 """
 
 import threading
@@ -23,7 +24,7 @@ from hgext.vcsreplicator.words.errors import Rejected
 from ..destination import DOWN
 from .decoding import Decoded, Tools, decode, list_identities, reject_refused, reject_repeat
 from .rejection import DecodeReject
-from .rejects import error_record
+from .rejects import error_record, fit_record
 from .repeats import Repeats
 from .routing import Outputs
 from .sources import GROUP, RawArrival, RawSource
@@ -150,7 +151,7 @@ class DecodeLoop:
                 decoded.append(result)
                 records += () if record is None else (record,)
                 seen |= set(list_identities([result]))
-        records += [error_record(reject, arrival, self.clock.now()) for arrival, reject in rejects]
+        records += self._record_rejects(rejects)
         self.source.acknowledge(records, [arrival for arrival, _, _ in part])
         self.repeats.remember(list_identities(decoded))
         known |= seen
@@ -158,3 +159,15 @@ class DecodeLoop:
         for arrival, reject in rejects:
             REJECTED.labels(reject.kind).inc()
             logger.info("rejected", error_type=reject.kind, place=arrival.place, offset=arrival.offset)
+
+    def _record_rejects(self, rejects: Sequence[tuple[RawArrival, DecodeReject]]) -> list[NewRecord]:
+        """Return the records of rejects, once a queue has whole what no record holds."""
+        fitting = [(arrival, fit_record(reject, arrival)) for arrival, reject in rejects]
+        cut = [arrival for arrival, reject in fitting if reject.is_cut]
+        if cut:
+            self.source.keep_whole(cut)
+        note, now = f"the queue {self.source.kept_in} has it whole", self.clock.now()
+        return [
+            error_record(reject.with_note(note) if reject.is_cut and self.source.kept_in else reject, arrival, now)
+            for arrival, reject in fitting
+        ]

@@ -8,7 +8,7 @@ of files, lines and code.
 import enum
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hgext.vcsreplicator.words.errors import Rejected
 
@@ -53,10 +53,14 @@ class DecodingError(Rejected):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeReject:
-    """A rejected message without private attributes, and `errors`, which say why."""
+    """A rejected message without private attributes, and `errors`, which say why.
+
+    `is_cut` if it lacks more of the message than the private attributes.
+    """
 
     raw: RawMessage
     errors: Mapping[str, str]
+    is_cut: bool = False
 
     @property
     def kind(self) -> str:
@@ -70,8 +74,12 @@ class DecodeReject:
 
     def without_payload(self) -> "DecodeReject":
         """Return the reject with nothing of the payload, and a note of that."""
-        note = f"{self.errors['error_message']}; payload of {len(self.raw.payload)} bytes not kept"
-        return DecodeReject(raw=RawMessage(b"", self.raw.attributes), errors={**self.errors, "error_message": note})
+        cut = DecodeReject(raw=RawMessage(b"", self.raw.attributes), errors=self.errors, is_cut=True)
+        return cut.with_note(f"payload of {len(self.raw.payload)} bytes not kept")
+
+    def with_note(self, note: str) -> "DecodeReject":
+        """Return the reject with more words in its message."""
+        return replace(self, errors={**self.errors, "error_message": f"{self.errors['error_message']}; {note}"})
 
     def as_raw(self) -> RawMessage:
         """Return the message with all its attributes, which can be decoded again."""
@@ -84,7 +92,7 @@ def without_private(raw: RawMessage) -> RawMessage:
     return RawMessage(raw.payload, kept)
 
 
-def reject(raw: RawMessage, error: Exception) -> DecodeReject:
+def reject(raw: RawMessage, error: Exception, *, is_cut: bool = False) -> DecodeReject:
     """Return the reject of a message that has no private attributes any more."""
     is_ours = isinstance(error, DecodingError)
     errors = {
@@ -94,7 +102,7 @@ def reject(raw: RawMessage, error: Exception) -> DecodeReject:
         "stack_trace": _stack_trace(error),
     }
     errors.update(zip(CAUSE_ATTRIBUTES, map(_stack_trace, _list_causes(error)), strict=False))
-    return DecodeReject(raw=raw, errors={name: str(text) for name, text in errors.items()})
+    return DecodeReject(raw=raw, errors={name: str(text) for name, text in errors.items()}, is_cut=is_cut)
 
 
 def _class_of(error: BaseException) -> str:

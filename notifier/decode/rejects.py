@@ -16,11 +16,30 @@ SERVICE = "decode"
 
 
 def error_record(reject: DecodeReject, arrival: RawArrival, now: float) -> NewRecord:
-    """Return the record of a reject, without the payload if no record can hold it."""
+    """Return the record of a reject; raises Rejected if no record can hold it."""
+    value = ErrorRecord(
+        time=now,
+        service=SERVICE,
+        reason=f"{reject.kind}: {reject.errors['error_message']}",
+        topic=arrival.place,
+        partition=arrival.partition,
+        offset=arrival.offset,
+        key=None,
+        value=base64.b64encode(reject.raw.payload).decode("ascii"),
+        attributes={**reject.raw.attributes, **reject.errors},
+    )
+    found = NewRecord(topic=ERRORS, key=None, value=to_json(value))
+    check_message(found)
+    return found
+
+
+def fit_record(reject: DecodeReject, arrival: RawArrival) -> DecodeReject:
+    """Return the reject, without the payload if no record can hold it."""
     try:
-        return _make_record(reject, arrival, now)
+        error_record(reject, arrival, 0.0)
     except Rejected:
-        return _make_record(reject.without_payload(), arrival, now)
+        return reject.without_payload()
+    return reject
 
 
 def raw_of(record: ErrorRecord) -> RawMessage | None:
@@ -48,20 +67,3 @@ def names_input(record: ErrorRecord) -> bool:
         return record.topic.startswith("queue:") or topic_of(f"log:{record.topic}") is not None
     except ValueError:
         return False
-
-
-def _make_record(reject: DecodeReject, arrival: RawArrival, now: float) -> NewRecord:
-    value = ErrorRecord(
-        time=now,
-        service=SERVICE,
-        reason=f"{reject.kind}: {reject.errors['error_message']}",
-        topic=arrival.place,
-        partition=arrival.partition,
-        offset=arrival.offset,
-        key=None,
-        value=base64.b64encode(reject.raw.payload).decode("ascii"),
-        attributes={**reject.raw.attributes, **reject.errors},
-    )
-    found = NewRecord(topic=ERRORS, key=None, value=to_json(value))
-    check_message(found)
-    return found

@@ -100,6 +100,11 @@ class DecodeSettings:
         check_types(outputs=self.outputs, without_id=self.without_id)
         for route, text in self.outputs.items():
             used.append(_named_place(f"outputs.{route}", text))
+        unreadable = MessagePlace(used[0].kind, name_unreadable(used[0].name))
+        if used[0].kind is PlaceKind.QUEUE and unreadable in used[1:]:
+            raise ValueError(
+                f"output: expected another place than {unreadable.name!r}, which keeps unreadable messages"
+            )
         if used[0] in used[1:]:
             raise ValueError(f"output: expected a place other than the input, got {quote_value(self.input)}")
         if self.repeats not in (REDIS, NONE) and not os.path.isabs(self.repeats):
@@ -131,6 +136,11 @@ class DecodeSettings:
         if place.kind is PlaceKind.FILE and place.name.endswith("/"):
             return MessagePlace(place.kind, f"{place.name}{route}.ndjson")
         return place
+
+
+def name_unreadable(queue: str) -> str:
+    """Return the queue beside an input that keeps what cannot be read."""
+    return f"{queue}.unreadable"
 
 
 def _named_place(key: str, text: str) -> MessagePlace:

@@ -10,8 +10,12 @@ import structlog
 from hgext.vcsreplicator.log import Log, NewRecord, Reader
 from hgext.vcsreplicator.words.errors import Rejected
 
+from ..amqp.frames import OutgoingMessage
+from .settings import name_unreadable
+
 if TYPE_CHECKING:
     from ..amqp.consumer import QueueConsumer
+    from .queues import OutputQueues
 
 
 # The group whose positions are the decoder's, for each topic.
@@ -40,6 +44,9 @@ class LogSource:
     It writes records and stores positions in one transaction. It fences another decoder of the topic. Each new source reads a
     message again until it is acknowledged.
     """
+
+    # The place that keeps messages whole beside the log: none, because the topic still has them.
+    kept_in: str | None = None
 
     def __init__(self, log: Log, topic: str) -> None:
         self._transactor = log.transactor(f"{GROUP}-{topic}", group=GROUP)
@@ -72,6 +79,9 @@ class LogSource:
             self._transactor.renew()
             raise
 
+    def keep_whole(self, arrivals: Sequence[RawArrival]) -> None:
+        """Do nothing: the topic still has these messages."""
+
     def renew(self) -> None:
         """Store the position again, once all is acknowledged; Unavailable or Fenced."""
         self._transactor.commit((), group=GROUP, positions=self._reader.positions())
@@ -88,10 +98,16 @@ class LogSource:
 
 
 class QueueSource:
-    """A queue of the broker, used as a `LogSource` is; several decoders may read one."""
+    """A queue of the broker, used as a `LogSource` is; several decoders may read one.
 
-    def __init__(self, log: Log, consumer: "QueueConsumer", queue: str) -> None:
-        self._log, self._consumer, self._queue = log, consumer, queue
+    `queues` publishes to the queue `kept_in`: what is acknowledged is gone from this queue.
+    """
+
+    def __init__(self, log: Log, consumer: "QueueConsumer", queue: str, queues: "OutputQueues") -> None:
+        self._log, self._consumer, self._queue, self._queues = log, consumer, queue, queues
+        self.kept_in = name_unreadable(queue)
+        # Tags of messages that are kept whole, and not acknowledged yet.
+        self._kept: set[int] = set()
 
     def read(self, timeout: float, limit: int) -> list[RawArrival]:
         from ..amqp.consumer import body_of
@@ -102,7 +118,20 @@ class QueueSource:
     def acknowledge(self, records: Sequence[NewRecord], arrivals: Sequence[RawArrival]) -> None:
         if records:
             self._log.append(records)
+        self._kept.difference_update(arrival.tag for arrival in arrivals)
         self._consumer.acknowledge(arrivals[-1].tag, multiple=True)
+
+    def keep_whole(self, arrivals: Sequence[RawArrival]) -> None:
+        """Put these messages into the queue `kept_in`, before they are acknowledged.
+
+        Raises Unavailable; then that queue may have some.
+        """
+        found = [arrival for arrival in arrivals if arrival.tag not in self._kept]
+        messages = [
+            OutgoingMessage(routing_key=self.kept_in, body=each.line, id=f"{self._queue}-{each.tag}") for each in found
+        ]
+        self._queues.publish(messages, self._consumer.keep_alive)
+        self._kept.update(arrival.tag for arrival in found)
 
     def renew(self) -> None:
         """Do nothing: a queue has no position."""

@@ -21,7 +21,7 @@ from .geo import open_geo
 from .loop import BATCH, DecodeLoop
 from .repeats import Repeats, open_repeats
 from .routing import Outputs
-from .settings import DecodeSettings, PlaceKind, read_place
+from .settings import DecodeSettings, PlaceKind, name_unreadable, read_place
 from .sources import GROUP, LogSource, QueueSource, RawSource
 
 # Seconds at work after which an earlier failure no longer counts.
@@ -99,6 +99,8 @@ def _open_loop(
     used = {place.name for place in (given, *places) if place.kind is PlaceKind.LOG}
     log.create([*(topic for topic in topics() if topic.name == ERRORS), *map(raw_topic, sorted(used))])
     outputs = [place.name for place in places if place.kind is PlaceKind.QUEUE]
+    if given.kind is PlaceKind.QUEUE:
+        outputs.append(name_unreadable(given.name))
     queues = None
     if outputs:
         from .queues import OutputQueues  # its client takes a tenth of a second to load
@@ -111,7 +113,8 @@ def _open_loop(
     else:
         from .queues import open_input  # its client takes a tenth of a second to load
 
-        source = QueueSource(log, open_input(settings, given.name, 2 * BATCH), given.name)
+        assert queues is not None
+        source = QueueSource(log, open_input(settings, given.name, 2 * BATCH), given.name, queues)
     opened.callback(source.close)
     routed = Outputs(settings, queues)
     opened.callback(routed.close)

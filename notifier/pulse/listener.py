@@ -23,6 +23,7 @@ import structlog
 from hgext.vcsreplicator.words.errors import Refused, Unavailable, quote_value
 from hgext.vcsreplicator.words.secrecy import split_url
 
+from ..amqp.channel import declare_queue
 from ..amqp.connection import LARGEST_MESSAGE, BrokerRefusal, MessageTooLarge, client, is_refused_host, where
 from ..amqp.consumer import QueueConsumer, body_of
 from ..window import RETRY
@@ -150,7 +151,7 @@ class _Listening:
         settings = self.settings
         channel.exchange_declare(settings.exchange, "topic", passive=True)
         limits, is_kept = {"x-max-length": settings.max_length}, settings.durable
-        channel.queue_declare(settings.queue, durable=is_kept, auto_delete=not is_kept, arguments=limits)
+        declare_queue(channel, settings.queue, durable=is_kept, auto_delete=not is_kept, arguments=limits)
         channel.queue_bind(settings.queue, settings.exchange, settings.routing_key)
 
     def _hand_on(self, consumer: QueueConsumer, arrived: Any) -> None:

@@ -45,7 +45,11 @@ def test_a_record_has_the_same_json_as_a_line() -> None:
         (b"[" * 100_000, "not JSON"),
         (b"[]", "payload and attributeMap"),
         (b'{"payload": ""}', "payload and attributeMap"),
-        (b'{"payload": "", "attributeMap": {"uri": 1}}', "object of texts"),
+        (b'{"payload": "", "attributeMap": {"uri": ["/"]}}', "object of texts"),
+        (b'{"payload": "", "attributeMap": {"uri": {}}}', "object of texts"),
+        (b'{"payload": "", "attributeMap": {"content_length": NaN}}', "not JSON"),
+        (b'{"payload": "", "attributeMap": []}', "object of texts"),
+        (b'{"payload": null, "attributeMap": {}}', "expected text"),
         (b'{"payload": 1, "attributeMap": {}}', "expected text"),
         (b'{"payload": "YQ=", "attributeMap": {"uri": "/"}}', "not base64"),
         (b'{"payload": "Y Q==", "attributeMap": {}}', "not base64"),
@@ -56,6 +60,19 @@ def test_a_malformed_line_is_refused_without_quoting_it(line: bytes, reason: str
         from_line(line)
     assert refused.value.__cause__ is None
     assert refused.value.__suppress_context__ or refused.value.__context__ is None
+
+
+def test_null_is_absent_and_a_number_its_text() -> None:
+    line = (
+        b'{"payload": "", "attributeMap": {"uri": "/", "dnt": null, "content_length": 12, "date": 1.50, "host": true}}'
+    )
+    assert from_line(line).attributes == {"uri": "/", "content_length": "12", "date": "1.50", "host": "true"}
+    assert from_line(b'{"payload": "", "attributeMap": null}').attributes == {}
+
+
+def test_unknown_members_of_a_line_are_ignored() -> None:
+    line = b'{"payload": "e30=", "attributeMap": {"uri": "/"}, "messageId": 7, "publishTime": null}'
+    assert from_line(line) == RawMessage(b"{}", {"uri": "/"})
 
 
 def test_a_payload_that_is_no_base64_is_kept_with_its_attributes() -> None:

@@ -16,6 +16,7 @@ from hgext.vcsreplicator.log import ERRORS, Log, NewRecord, Record
 from hgext.vcsreplicator.log.table import read_records
 from hgext.vcsreplicator.words.records import ErrorRecord
 from hgext.vcsreplicator.words.shape import from_json
+from notifier.amqp.consumer import body_of
 from notifier.decode import streaming
 from notifier.decode.settings import DecodeSettings
 from notifier.decode.sources import GROUP
@@ -91,13 +92,19 @@ def put(url: str, queue: str, *lines: bytes) -> None:
 
 def take(url: str, queue: str, least: int) -> list[dict[str, Any]]:
     """Take everything out of a queue, at least so many messages, and return their bodies."""
-    found: list[dict[str, Any]] = []
+    return [json.loads(body) for body in take_bodies(url, queue, least)]
+
+
+def take_bodies(url: str, queue: str, least: int) -> list[bytes]:
+    """Take everything out of a queue, at least so many messages, as bytes."""
+    found: list[bytes] = []
     with _kombu.Connection(url) as connection:
-        known = _kombu.Queue(queue, durable=True)(connection.default_channel)
+        channel = connection.default_channel
+        channel.auto_decode = False
 
         def take_all() -> bool:
-            while (message := known.get(no_ack=True)) is not None:
-                found.append(json.loads(message.body))
+            while (message := channel.basic_get(queue, no_ack=True)) is not None:
+                found.append(body_of(message))
             return len(found) >= least
 
         eventually(take_all, f"{least} messages in {queue}")

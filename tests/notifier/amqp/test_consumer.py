@@ -8,6 +8,7 @@ from typing import Any
 import amqp
 import kombu
 import pytest
+import structlog
 
 from notifier.amqp.channel import declare_queues
 from notifier.amqp.connection import BrokerRefusal
@@ -52,6 +53,17 @@ def send(url: str, body: bytes, properties: bytes | None = None, **more: Any) ->
         channel = connection.default_channel
         declare_queues(channel, "q")
         channel.basic_publish(message, routing_key="q")
+
+
+@pytest.mark.parametrize("arguments", [{"x-queue-type": "quorum"}, {"x-max-length": 5}], ids=str)
+def test_a_queue_that_an_operator_declared_otherwise_is_used_as_it_is(url: str, arguments: dict[str, Any]) -> None:
+    with _kombu.Connection(url) as connection:
+        connection.default_channel.queue_declare("q", durable=True, auto_delete=False, arguments=arguments)
+    with structlog.testing.capture_logs() as said:
+        send(url, b"one")
+        assert [body_of(message) for message in receive(url, 1)] == [b"one"]
+    assert {line["event"] for line in said} == {"the queue has other arguments; it is used as it is"}
+    assert "inequivalent arg" in said[0]["reason"]
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import pytest
 from hgext.vcsreplicator.log import ERRORS, LARGEST, NewRecord
 from hgext.vcsreplicator.words.clock import DAY, Clock
 from hgext.vcsreplicator.words.errors import Rejected
+from notifier.amqp.frames import OutgoingMessage
 from notifier.decode import loop
 from notifier.decode.decoding import Decoded, Tools
 from notifier.decode.documents import load_schemas
@@ -65,6 +66,7 @@ class FakeQueue:
         self._clock, self._lines = clock, lines
         self.alive: list[float] = []
         self.acknowledged: list[int] = []
+        self.kept: list[tuple[str, str | bytes]] = []
         self.done = threading.Event()
 
     def receive(self, timeout: float, limit: int) -> list[Any]:
@@ -79,6 +81,9 @@ class FakeQueue:
         self.acknowledged.append(tag)
         if tag == len(self._lines):
             self.done.set()
+
+    def publish(self, messages: Sequence[OutgoingMessage], keep_alive: Callable[[], None]) -> None:
+        self.kept += [(message.routing_key, message.body) for message in messages]
 
     def finish(self) -> None:
         self.keep_alive()
@@ -157,7 +162,7 @@ def test_a_queue_gets_signs_of_life_while_slow_documents_are_decoded(
 
     monkeypatch.setattr(loop, "decode", decode_slowly)
     queue: Any = FakeQueue(clock, [to_line(raw) for raw in numbered(range(75))])
-    work(QueueSource(counting, queue, "raw"), tools, queue.done, clock)
+    work(QueueSource(counting, queue, "raw", queue), tools, queue.done, clock)
     assert max(after - before for before, after in zip(queue.alive, queue.alive[1:], strict=False)) < 10
     assert queue.acknowledged[-1] == 75
     assert len(records(counting, "decoded")) == 75
@@ -262,7 +267,7 @@ def test_a_document_of_a_queue_that_its_topic_refuses_is_a_reject(tools: Tools) 
     log = RefusingLog(decoded=MIB)
     lines = [*map(to_line, numbered([1])), large(2), *map(to_line, numbered([3]))]
     queue: Any = FakeQueue(HandClock(), lines)
-    work(QueueSource(log, queue, "raw"), tools, queue.done)
+    work(QueueSource(log, queue, "raw", queue), tools, queue.done)
     assert ids(records(log, "decoded")) == dict.fromkeys((1, 3), 1)
     assert kinds(log) == ["size"]
 
@@ -277,6 +282,15 @@ def test_a_reject_that_the_topic_of_rejects_refuses_is_kept_without_its_payload(
     assert kinds(log) == ["json", "size"]
     assert [reject.value for reject in rejects(log)] == ["", ""]
     assert "not kept" in rejects(log)[0].reason
+
+
+def test_a_queue_keeps_once_whole_what_the_topic_of_rejects_refuses(tools: Tools) -> None:
+    log = RefusingLog(errors=100_000)
+    unreadable, refused = b"no json", to_line(a_raw(b"no json" + bytes(200_000)))
+    queue: Any = FakeQueue(HandClock(), [unreadable, *map(to_line, numbered(range(5))), refused])
+    work(QueueSource(log, queue, "raw", queue), tools, queue.done)
+    assert queue.kept == [("raw.unreadable", unreadable), ("raw.unreadable", refused)]
+    assert ["raw.unreadable has it whole" in reject.reason for reject in rejects(log)] == [True, True]
 
 
 def test_the_id_of_a_document_that_its_topic_refuses_is_not_remembered(tools: Tools, tmp_path: Path) -> None:

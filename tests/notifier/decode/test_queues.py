@@ -28,6 +28,7 @@ from testing.builders.notifier.decoding import (
     settled,
     submit,
     take,
+    take_bodies,
     take_ids,
     waiting,
 )
@@ -50,6 +51,42 @@ def test_messages_go_from_a_queue_to_a_queue(log: Log, tmp_path: Path, rabbitmq:
     assert waiting(url, "raw") == 0
     assert [body["metadata"]["document_id"] for body in found] == [uri_of(n)[-36:] for n in (1, 2)]
     assert rejects(log)[0].topic == "queue:raw"
+
+
+UNREADABLE = b'{"payload": "", "attributeMap": {"remote_addr": ["203.0.113.7"]}}'
+
+
+@pytest.mark.parametrize("line", [UNREADABLE, b"no json", b"\xff"])
+def test_a_queue_keeps_whole_what_the_decoder_cannot_read(log: Log, tmp_path: Path, rabbitmq: Any, line: bytes) -> None:
+    url = rabbitmq.vhost()
+    with decoding(log, settings_in(tmp_path, broker=url, input="queue:raw")):
+        put(url, "raw", line)
+        [found] = eventually(lambda: rejects(log), "the reject")
+        assert take_bodies(url, "raw.unreadable", 1) == [line]
+    assert waiting(url, "raw") == 0
+    assert (found.attributes or {})["error_message"].endswith("; the queue raw.unreadable has it whole")
+    assert not found.value
+
+
+def test_a_queue_keeps_whole_what_no_record_of_the_log_holds(log: Log, tmp_path: Path, rabbitmq: Any) -> None:
+    url, line = rabbitmq.vhost(), to_line(a_raw(b"\0" * 7 * 1024 * 1024))
+    with decoding(log, settings_in(tmp_path, broker=url, input="queue:raw")):
+        put(url, "raw", line)
+        [found] = eventually(lambda: rejects(log), "the reject")
+        assert take_bodies(url, "raw.unreadable", 1) == [line]
+    assert "not kept; the queue raw.unreadable has it whole" in (found.attributes or {})["error_message"]
+
+
+def test_what_a_queue_cannot_keep_whole_is_not_acknowledged(log: Log, tmp_path: Path, rabbitmq: Any) -> None:
+    url = rabbitmq.vhost()
+    with kombu.Connection(url) as connection:
+        full = {"x-max-length": 0, "x-overflow": "reject-publish"}
+        connection.default_channel.queue_declare("raw.unreadable", durable=True, auto_delete=False, arguments=full)
+    with structlog.testing.capture_logs() as said, decoding(log, settings_in(tmp_path, broker=url, input="queue:raw")):
+        put(url, "raw", UNREADABLE)
+        eventually(lambda: "decoding waits" in [line["event"] for line in said], "the refusal of the queue")
+    assert eventually(lambda: waiting(url, "raw"), "the message to be back") == 1
+    assert not rejects(log)
 
 
 def test_what_was_not_acknowledged_comes_again_from_a_queue(tmp_path: Path, rabbitmq: Any) -> None:
