@@ -144,6 +144,7 @@ def _decode_message(raw: RawMessage, kept: RawMessage, tools: Tools) -> Decoded:
     document_id = submission.id or metadata.made_id(kept)
     found = {
         **metadata.attributes(submission, version, document_id, kept.attributes, enriched),
+        **metadata.sample(body),
         **metadata.normalized(submission, body, places.get("geo_country")),
     }
     metadata.inject(body, found)

@@ -20,13 +20,34 @@ UNKNOWN_COUNTRY = "??"
 HEADERS = ("date", "dnt", "x_pingsender_version", "x_debug_id")
 
 # Members that the decoder alone writes into a body, beside `metadata`.
-NORMALIZED = (
+INJECTED = (
+    "document_id",
+    "submission_timestamp",
+    "sample_id",
     "normalized_app_name",
     "normalized_channel",
     "normalized_country_code",
     "normalized_os",
     "normalized_os_version",
 )
+
+# Objects of `metadata`: attribute → member.
+_NESTED = {
+    "geo": {f"geo_{name}": name for name in ("country", "subdivision1", "subdivision2", "city")},
+    "header": {name: name for name in HEADERS},
+    "uri": {name: name for name in ("app_name", "app_version", "app_update_channel", "app_build_id")},
+    "user_agent": {
+        "user_agent_browser": "browser",
+        "user_agent_browser_version": "version",
+        "user_agent_os": "os",
+        "user_agent_os_version": "os_version",
+    },
+}
+# Members of `metadata` beside these objects.
+_DOCUMENT = ("document_namespace", "document_type", "document_version")
+
+# Places of the client's id in a body, the first that has one wins.
+_CLIENT_IDS = (("client_info", "client_id"), ("client_id",), ("clientId",))
 
 _APP_NAMES = {name.lower(): name for name in ("Firefox", "Fennec", "Focus", "Klar", "Thunderbird")}
 _CHANNELS = ("release", "beta", "aurora", "nightly", "esr")
@@ -41,6 +62,7 @@ _SYSTEMS = {
     "ios": "iOS",
 }
 _OTHER = "Other"
+_UUID = re.compile(r"\{?([0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12})\}?")
 _OS_VERSION = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9}){0,2}(?![0-9.])")
 
 
@@ -78,11 +100,23 @@ def attributes(
         "app_update_channel": submission.app_update_channel,
         "app_build_id": submission.app_build_id,
         "submission_timestamp": raw["submission_timestamp"],
-        "sample_id": str(zlib.crc32(document_id.encode("ascii")) % 100),
         **{name: raw.get(name) for name in HEADERS},
         **enriched,
     }
     return {name: text for name, text in named.items() if text}
+
+
+def sample(body: Mapping[str, Any]) -> dict[str, str]:
+    """Return `sample_id`, the CRC-32 of the client's id modulo 100; {} without an id.
+
+    The id is a UUID, and counts in lower case and without braces.
+    """
+    for *folders, name in _CLIENT_IDS:
+        found = _read_text(_find_object(body, *folders).get(name))
+        client = _UUID.fullmatch(found or "")
+        if client is not None:
+            return {"sample_id": str(zlib.crc32(client[1].lower().encode("ascii")) % 100)}
+    return {}
 
 
 def normalized(submission: Submission, body: Mapping[str, Any], country: str | None) -> dict[str, str]:
@@ -106,14 +140,21 @@ def normalized(submission: Submission, body: Mapping[str, Any], country: str | N
 def inject(body: dict[str, Any], found: Mapping[str, str]) -> None:
     """Write the attributes into the body.
 
-    All become members of `metadata`; the normalized ones also become members beside it. What a client wrote in these places is
+    They have the places that `notifier/schemas/ingestion.1.json` shows: most in objects of `metadata`. What a client wrote there is
     removed.
     """
-    for name in NORMALIZED:
+    for name in INJECTED:
         body.pop(name, None)
         if name in found:
-            body[name] = found[name]
-    body["metadata"] = dict(found)
+            body[name] = int(found[name]) if name == "sample_id" else found[name]
+    nested = {
+        name: {member: found[attribute] for attribute, member in members.items() if attribute in found}
+        for name, members in _NESTED.items()
+    }
+    body["metadata"] = {
+        **{name: found[name] for name in _DOCUMENT},
+        **{name: members for name, members in nested.items() if members},
+    }
 
 
 def _find_object(body: Mapping[str, Any], *names: str) -> Mapping[str, Any]:

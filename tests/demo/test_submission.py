@@ -24,7 +24,7 @@ def test_the_demo_submits_a_document_and_shows_it_decoded(tmp_path: Path) -> Non
     decoded = json.loads(done.stdout.partition("without the client's address:")[2])
     assert {name: decoded[name] for name in json.loads(DOCUMENT)} == json.loads(DOCUMENT)
     assert decoded["metadata"]["document_type"] == "hgpush"
-    assert decoded["metadata"]["user_agent_browser"] == "Mercurial"
+    assert decoded["metadata"]["user_agent"]["browser"] == "Mercurial"
     address = HEADERS["X-Forwarded-For"]
     written = [*tmp_path.glob("decoded/*"), *tmp_path.glob("output/*")]
     assert len(written) == 3

@@ -106,7 +106,7 @@ def test_connections_reach_the_decoder_and_nothing_else_that_is_shown_or_kept(tm
         everything = shown(cluster) + json.dumps(decoded) + repr(rejects(log))
     assert [each["changesetID"] for each in decoded] == nodes
     assert [each["normalized_country_code"] for each in decoded] == ["??", "DE"]
-    assert [each["metadata"].get("user_agent_browser") for each in decoded] == ["Mercurial", None]
+    assert [each["metadata"].get("user_agent", {}).get("browser") for each in decoded] == ["Mercurial", None]
     for planted in PLANTED:
         assert planted.encode() in stored  # else nothing was planted
         assert planted not in everything

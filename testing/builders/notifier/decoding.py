@@ -113,7 +113,7 @@ def take_bodies(url: str, queue: str, least: int) -> list[bytes]:
 
 def take_ids(url: str, queue: str, least: int) -> Counter[int]:
     """Take everything out of an output queue, at least so many messages; return how often each number came."""
-    return Counter(uuid.UUID(body["metadata"]["document_id"]).int for body in take(url, queue, least))
+    return Counter(uuid.UUID(body["document_id"]).int for body in take(url, queue, least))
 
 
 def waiting(url: str, queue: str) -> int:

@@ -34,6 +34,19 @@ def a_document(number: int = 1) -> dict[str, Any]:
     }
 
 
+def injected(body: bytes) -> dict[str, str]:
+    """The attributes that a decoder wrote into a body, by the names that they have as headers."""
+    content = json.loads(body)
+    nested = content.pop("metadata")
+    named = {"user_agent_version": "user_agent_browser_version"}
+    found = {name: nested.pop(name) for name in sorted(nested) if isinstance(nested[name], str)}
+    for prefix, part in (("geo_", "geo"), ("", "header"), ("", "uri"), ("user_agent_", "user_agent")):
+        found |= {named.get(prefix + name, prefix + name): text for name, text in nested.pop(part, {}).items()}
+    assert not nested
+    top = ("document_id", "submission_timestamp", "sample_id")
+    return found | {name: str(content[name]) for name in content if name in top or name.startswith("normalized_")}
+
+
 def uri_of(number: int) -> str:
     """The URI of the hgpush with this number."""
     return f"/submit/eng-workflow/hgpush/1/{uuid.UUID(int=number)}"

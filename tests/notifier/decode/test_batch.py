@@ -35,7 +35,7 @@ def numbered(numbers: range) -> bytes:
 
 
 def ids(file: Path) -> list[int]:
-    return [uuid.UUID(json.loads(line)["metadata"]["document_id"]).int for line in file.read_text().splitlines()]
+    return [uuid.UUID(json.loads(line)["document_id"]).int for line in file.read_text().splitlines()]
 
 
 def decoded(paths: list[Path], output: Path, tools: Tools, repeats: Repeats | None = None) -> Counter[str]:

@@ -45,6 +45,7 @@ from testing.builders.notifier.submissions import (
     VILLAGE,
     a_document,
     a_raw,
+    injected,
     write_cities,
     write_geo,
 )
@@ -53,6 +54,8 @@ from testing.services.cache import CHECKOUT
 GOLDEN = Path(__file__).with_name("golden")
 # The schema of what the decoder adds to a document.
 DECODED = json.loads((CHECKOUT / "notifier/schemas/decoded.1.json").read_text())
+# The schema of where it adds that to the body.
+INGESTION = json.loads((CHECKOUT / "notifier/schemas/ingestion.1.json").read_text())
 
 # What a client may be recognized by.
 PLANTED = ("203.0.113.7", "203-0-113-7", "203_0_113_7", "2001:db8::7", "planted-agent")
@@ -73,6 +76,7 @@ def cases() -> dict[str, bytes]:
         "decoded-zstd": a_raw(zstandard.ZstdCompressor().compress(document)),
         "decoded-headers": a_raw(date="Mon", dnt="1", x_pingsender_version="1.0", x_debug_id="me", args="a=b"),
         "decoded-browser": a_raw(user_agent=firefox, x_forwarded_for=ENGLAND),
+        "decoded-client": a_raw({**a_document(), "client_info": {"client_id": "2907648d-711b-4e9f-94b5-52a2b40a44b1"}}),
         "decoded-village": a_raw(x_forwarded_for=VILLAGE),
         "decoded-ipv6": a_raw(x_forwarded_for=IPV6),
         "decoded-nowhere": a_raw(x_forwarded_for="unknown", user_agent=""),
@@ -171,11 +175,13 @@ def test_decoded_attributes_match_their_schema_and_are_in_the_body(name: str, to
     result = decode(cases()[name], tools)
     assert isinstance(result, Decoded)
     jsonschema.validate(dict(result.attributes), DECODED)
-    assert json.loads(result.body)["metadata"] == result.attributes
+    jsonschema.validate(json.loads(result.body), INGESTION)
+    assert injected(result.body) == result.attributes
 
 
 def test_the_shipped_schemas_are_schemas() -> None:
     jsonschema.Draft202012Validator.check_schema(DECODED)
+    jsonschema.Draft202012Validator.check_schema(INGESTION)
     assert load_schemas(SHIPPED).routes == {"eng-workflow.hgpush"}
 
 
@@ -240,19 +246,65 @@ def test_telemetry_has_its_version_in_the_body_and_its_application_in_the_uri(
 
 
 def test_what_a_client_writes_where_the_decoder_does_is_gone(tools: Tools) -> None:
-    forged = {**a_document(), "metadata": {"geo_country": "XX"}, "normalized_os": "forged", "sample": 1}
+    forged = {**a_document(), "metadata": {"geo_country": "XX"}, "normalized_os": "forged", "sample_id": 5, "sample": 1}
     result = decode(to_line(a_raw(forged)), tools)
     assert isinstance(result, Decoded)
     body = json.loads(result.body)
-    assert body["metadata"] == result.attributes
+    assert injected(result.body) == result.attributes
     assert "normalized_os" not in body
+    assert "sample_id" not in body
     assert body["sample"] == 1
 
 
-def test_a_sample_id_is_the_checksum_of_the_id(tools: Tools) -> None:
-    result = decode(to_line(a_raw()), tools)
+CLIENT = "2907648d-711b-4e9f-94b5-52a2b40a44b1"
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        {"clientId": CLIENT},
+        {"client_id": CLIENT},
+        {"client_info": {"client_id": CLIENT}},
+        {"clientId": CLIENT.upper()},
+        {"client_id": f"{{{CLIENT}}}"},
+        {"client_info": None, "client_id": 7, "clientId": CLIENT},
+    ],
+    ids=str,
+)
+def test_a_sample_id_is_the_checksum_of_the_clients_id(client: dict[str, Any], tools: Tools) -> None:
+    result = decode(to_line(a_raw({**a_document(), **client})), tools)
     assert isinstance(result, Decoded)
-    assert result.attributes["sample_id"] == str(zlib.crc32(ID.encode()) % 100)
+    assert result.attributes["sample_id"] == "67"
+    assert json.loads(result.body)["sample_id"] == 67
+
+
+@pytest.mark.parametrize("client", [{}, {"clientId": None}, {"client_id": "me"}, {"client_info": []}], ids=str)
+def test_a_document_without_a_clients_id_has_no_sample_id(client: dict[str, Any], tools: Tools) -> None:
+    result = decode(to_line(a_raw({**a_document(), **client})), tools)
+    assert isinstance(result, Decoded)
+    assert "sample_id" not in result.attributes.keys() | json.loads(result.body).keys()
+
+
+def test_metadata_is_nested_as_the_public_schema_has_it(tools: Tools) -> None:
+    result = decode(to_line(a_raw({"version": 4}, uri=TELEMETRY, args="v=4", dnt="1")), telemetry(tools))
+    assert isinstance(result, Decoded)
+    body = json.loads(result.body)
+    assert body["submission_timestamp"] == "2026-11-23T14:00:00.123456Z"
+    assert body["document_id"] == ID
+    assert body["metadata"] == {
+        "document_namespace": "telemetry",
+        "document_type": "main",
+        "document_version": "4",
+        "geo": {"country": "DE", "subdivision1": "BE", "city": "Berlin"},
+        "header": {"dnt": "1"},
+        "uri": {
+            "app_name": "Firefox",
+            "app_version": "61.0a1",
+            "app_update_channel": "nightly",
+            "app_build_id": "20180328030202",
+        },
+        "user_agent": {"browser": "Mercurial", "version": "7.2"},
+    }
 
 
 def test_a_type_without_ids_gets_one_that_is_the_same_each_time(tools: Tools) -> None:
@@ -421,7 +473,8 @@ def check_any_line(line: bytes, tools: Tools) -> None:
     """For any input the result is whole, and nothing of it identifies a client beyond what is in its body."""
     result = decode(line, tools)
     if isinstance(result, Decoded):
-        assert json.loads(result.body)["metadata"] == result.attributes
+        assert injected(result.body) == result.attributes
+        jsonschema.validate(json.loads(result.body), INGESTION)
         jsonschema.validate(dict(result.attributes), DECODED)
         assert b"\n" not in result.body
         said = dict(result.attributes)

@@ -130,8 +130,8 @@ def test_pushes_reach_the_decoders_output_with_country_and_client_and_without_wh
     assert [each["changesetID"] for each in decoded] == [*changesets_of("x", 1), *changesets_of("x", 2)]
     for each in decoded:
         assert each["normalized_country_code"] == "DE"
-        assert each["metadata"]["user_agent_browser"] == "Mercurial"
-        assert each["metadata"]["user_agent_browser_version"] == "7.2"
+        assert each["metadata"]["user_agent"]["browser"] == "Mercurial"
+        assert each["metadata"]["user_agent"]["version"] == "7.2"
     assert not rejects(log)
     outputs = [record.value or b"" for topic in ("decoded", NOTICES, ERRORS) for record in records(log, topic)]
     everything = b"".join(outputs).decode() + str(said) + prometheus_client.generate_latest().decode()

@@ -50,7 +50,7 @@ def delivered(*files: Path) -> Counter[int]:
     """How often each number is in these files."""
     lines = [line for file in files if file.exists() for line in file.read_text().splitlines(keepends=True)]
     whole = [json.loads(line) for line in lines if line.endswith("\n")]
-    return Counter(uuid.UUID(body["metadata"]["document_id"]).int for body in whole)
+    return Counter(uuid.UUID(body["document_id"]).int for body in whole)
 
 
 @pytest.mark.parametrize("many", [150, pytest.param(1000, marks=pytest.mark.slow)])

@@ -49,7 +49,7 @@ def test_messages_go_from_a_queue_to_a_queue(log: Log, tmp_path: Path, rabbitmq:
         found = take(url, "eng-workflow.hgpush", 2)
         eventually(lambda: rejects(log), "the reject")
     assert waiting(url, "raw") == 0
-    assert [body["metadata"]["document_id"] for body in found] == [uri_of(n)[-36:] for n in (1, 2)]
+    assert [body["document_id"] for body in found] == [uri_of(n)[-36:] for n in (1, 2)]
     assert rejects(log)[0].topic == "queue:raw"
 
 
@@ -171,4 +171,4 @@ def test_a_decoder_without_messages_connects_again_when_the_broker_closed_its_co
         submit(log, a_raw())
         settled(log)
     assert max([line["retry_in"] for line in said if "retry_in" in line], default=0) <= 5
-    assert take(broker.url, "out", 1)[0]["metadata"]["document_id"] == ID
+    assert take(broker.url, "out", 1)[0]["document_id"] == ID

@@ -49,7 +49,7 @@ from testing.builders.notifier.decoding import (
     waiting,
 )
 from testing.builders.notifier.notices import with_topics
-from testing.builders.notifier.submissions import ID, a_document, a_raw, uri_of
+from testing.builders.notifier.submissions import ID, a_document, a_raw, injected, uri_of
 from testing.services.redis import Redis
 from testing.waiting import PATIENCE, eventually
 from testing.warm import PROGRAM, warm_starts
@@ -66,7 +66,7 @@ def test_decoded_messages_go_to_their_topic_and_rejects_whole_to_errors(log: Log
         settled(log)
     [decoded], [reject] = records(log, "decoded"), rejects(log)
     assert (decoded.key, decoded.headers["document_type"]) == (ID, "hgpush")
-    assert json.loads(decoded.value or b"")["metadata"] == decoded.headers
+    assert injected(decoded.value or b"") == decoded.headers
     assert (reject.service, reject.topic, reject.offset) == ("decode", "raw", records(log, "raw")[1].offset)
     assert base64.b64decode(reject.value) == wrong.payload
     assert reject.attributes is not None
@@ -150,7 +150,7 @@ def test_a_type_can_go_to_a_file_of_its_own(log: Log, tmp_path: Path) -> None:
         submit(log, *numbered(range(3)))
         settled(log)
     lines = (tmp_path / "eng-workflow.hgpush.ndjson").read_text().splitlines()
-    assert [uuid.UUID(json.loads(line)["metadata"]["document_id"]).int for line in lines] == [0, 1, 2]
+    assert [uuid.UUID(json.loads(line)["document_id"]).int for line in lines] == [0, 1, 2]
     assert not records(log, "decoded")
 
 
