@@ -12,11 +12,11 @@ from typing import Any
 
 import jsonschema
 import jsonschema.validators
-import referencing
 
 from hgext.vcsreplicator.words.errors import BadConfig, quote_value
 
 from .rejection import DecodingError, ErrorType
+from .schemacheck import REGISTRY, WrongSchema, check_schema, make_exact
 
 # Namespace, type and version.
 DocumentKind = tuple[str, str, str]
@@ -69,14 +69,22 @@ def _compile(root: Path, paths: Iterable[Path]) -> Iterable[tuple[DocumentKind, 
     for path in paths:
         namespace, document_type, file = path.relative_to(root).parts
         name, _, version = file.removesuffix(_SUFFIX).rpartition(".")
+        if name.startswith(f"{document_type}-"):
+            continue  # a part of the type's schemas, such as glean-min: no URI names it
         if name != document_type or not version.isdigit():
             raise BadConfig(f"decode.schemas: {path}: expected the name {document_type}.<version>{_SUFFIX}")
         try:
             content = json.loads(path.read_text("utf-8"))
             kind = jsonschema.validators.validator_for(content, default=jsonschema.Draft202012Validator)
-            kind.check_schema(content)
+            kind.check_schema(content, format_checker=None)
+            check_schema(content, kind)
         except OSError as error:
             raise BadConfig(f"decode.schemas: {path}: cannot be read: {error.strerror}") from error
-        except (ValueError, AttributeError, jsonschema.SchemaError) as error:
+        except jsonschema.SchemaError as error:
+            place = "/".join(map(str, error.absolute_path))
+            raise BadConfig(f"decode.schemas: {path}: {place}: not a JSON Schema") from error
+        except WrongSchema as error:
+            raise BadConfig(f"decode.schemas: {path}: {error}") from error
+        except (ValueError, AttributeError, RecursionError) as error:
             raise BadConfig(f"decode.schemas: {path}: not a JSON Schema") from error
-        yield (namespace, document_type, version), kind(content, registry=referencing.Registry())
+        yield (namespace, document_type, version), make_exact(kind)(content, registry=REGISTRY)

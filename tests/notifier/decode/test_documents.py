@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Schemas of documents: which folders are refused at start, and what a schema means."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hgext.vcsreplicator.words.errors import BadConfig
+from notifier.decode.documents import load_schemas
+from notifier.decode.payload import read_object
+from notifier.decode.rejection import DecodingError
+
+
+def folder_of(folder: Path, schema: Any, name: str = "thing.1") -> str:
+    """A folder with one schema."""
+    file = folder / "n" / name.partition(".")[0] / f"{name}.schema.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(schema))
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        ({"properties": {"a": {"$ref": "#/definitions/none"}}}, "properties/a/$ref"),
+        ({"properties": {"a": {"$ref": "other.json"}}}, "properties/a/$ref"),
+        ({"items": [{"$ref": "urn:elsewhere"}], "$schema": "http://json-schema.org/draft-04/schema#"}, "items/0/$ref"),
+        ({"$defs": {"x": {"$dynamicRef": "#none"}}}, "$defs/x/$dynamicRef"),
+        ({"properties": {"a": {"pattern": "(unclosed"}}}, "properties/a/pattern"),
+        ({"properties": {"a": {"pattern": "\\p{L}"}}}, "properties/a/pattern"),
+        ({"patternProperties": {"[": {}}}, "patternProperties/["),
+        ({"definitions": {"a": {"not": {"anyOf": [{}, {"pattern": "*"}]}}}}, "definitions/a/not/anyOf/1/pattern"),
+    ],
+)
+def test_a_schema_that_cannot_be_applied_ends_the_start_by_file_and_place(
+    tmp_path: Path, schema: Any, place: str
+) -> None:
+    with pytest.raises(BadConfig) as refused:
+        load_schemas(folder_of(tmp_path, schema))
+    assert f"thing.1.schema.json: {place}: " in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/definitions/a", "definitions": {"a": {"type": "object"}}},
+        {"$id": "urn:x", "$defs": {"a": {"$id": "urn:y", "$ref": "#b", "$defs": {"b": {"$anchor": "b"}}}}},
+        {"$ref": "http://json-schema.org/draft-07/schema#"},
+        {"properties": {"$ref": {"type": "string"}, "pattern": {"type": "string"}}},
+        {"enum": [{"$ref": "#/none", "pattern": "("}], "default": {"$ref": "#/none"}, "examples": [{"pattern": "("}]},
+        {"type": "array", "items": [{"type": "string"}], "$schema": "http://json-schema.org/draft-07/schema#"},
+        True,
+    ],
+    ids=str,
+)
+def test_a_schema_that_can_be_applied_is_loaded(tmp_path: Path, schema: Any) -> None:
+    assert load_schemas(folder_of(tmp_path, schema)).routes == {"n.thing"}
+
+
+def test_a_schema_of_a_minimal_form_does_not_end_the_start(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, {}, "glean.1")
+    (tmp_path / "n/glean/glean-min.1.schema.json").write_text("{}")
+    assert set(load_schemas(folder).validators) == {("n", "glean", "1")}
+
+
+def is_valid(folder: Path, schema: Any, body: str) -> bool:
+    try:
+        load_schemas(folder_of(folder, schema)).check(("n", "thing", "1"), read_object(body.encode(), 10_000))
+    except DecodingError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("divisor", "number", "fits"),
+    [
+        (0.1, "0.3", True),
+        (0.01, "19.99", True),
+        (0.01, "4.02", True),
+        (0.01, "0.015", False),
+        (0.1, "1e30", True),
+        (3, "9", True),
+        (3, "10", False),
+        (1, "1.0", True),
+    ],
+)
+def test_multiples_of_decimals_are_exact(tmp_path: Path, divisor: float, number: str, fits: bool) -> None:
+    schema = {"properties": {"n": {"type": "number", "multipleOf": divisor}}}
+    assert is_valid(tmp_path, schema, f'{{"n": {number}}}') == fits
+
+
+def test_a_format_describes_and_rejects_nothing(tmp_path: Path) -> None:
+    schema = {"properties": {"x": {"format": "date-time"}}}
+    assert is_valid(tmp_path, schema, '{"x": "yesterday"}')
