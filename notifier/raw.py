@@ -118,9 +118,10 @@ def parse_uri(uri: str, args: str = "", *, without_id: Collection[str] = ()) -> 
     """Read the URI of a submission.
 
     The URI is `/submit/NAMESPACE/TYPE/VERSION/ID`, or telemetry's `/submit/telemetry/ID/TYPE/APP/VERSION/CHANNEL/BUILD`. `args`
-    is the query without its `?`: telemetry must have `v=4`. `without_id` names each `NAMESPACE.TYPE` whose URI ends with the
-    version. Raises WrongUri, which quotes nothing of the URI.
+    is the query without its `?`: telemetry may have `v=4`, and no other `v`. `without_id` names each `NAMESPACE.TYPE` whose URI
+    ends with the version. One slash at the end is no part of it. Raises WrongUri, which quotes nothing of the URI.
     """
+    uri = uri.removesuffix("/")
     if uri.startswith("/submit/telemetry/"):
         return _parse_telemetry(uri, args)
     found = _PLAIN.fullmatch(uri)
@@ -142,8 +143,8 @@ def _parse_telemetry(uri: str, args: str) -> Submission:
     found = _TELEMETRY.fullmatch(uri)
     if found is None:
         raise WrongUri("uri: expected /submit/telemetry/ID/TYPE/APP/VERSION/CHANNEL/BUILD with a UUID as ID")
-    if parse_qs(args, keep_blank_values=True).get("v") != ["4"]:
-        raise WrongUri("uri: expected ?v=4 for telemetry")
+    if parse_qs(args, keep_blank_values=True).get("v", ["4"]) != ["4"]:
+        raise WrongUri("uri: expected ?v=4 or no v for telemetry")
     return Submission(
         namespace="telemetry",
         type=found["type"],

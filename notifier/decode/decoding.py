@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from hgext.vcsreplicator.log import LARGEST
 from hgext.vcsreplicator.words.errors import MalformedEvent
@@ -32,6 +33,9 @@ _LARGEST_WRITTEN = LARGEST - 2 * _LARGEST_ATTRIBUTES
 _ATTRIBUTE_KEPT = 1000
 
 _TIMESTAMP = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?Z")
+
+# Characters of a timestamp before its fraction.
+_SECONDS = len("2026-11-23T14:00:00")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,8 +174,15 @@ def _check_attributes(kept: RawMessage) -> None:
         kept.check()
     except MalformedEvent as error:
         raise DecodingError(ErrorType.ATTRIBUTES, str(error)) from error
-    if not _TIMESTAMP.fullmatch(kept.attributes["submission_timestamp"]):
+    if not _is_timestamp(kept.attributes["submission_timestamp"]):
         raise DecodingError(ErrorType.ATTRIBUTES, "attribute 'submission_timestamp': expected ISO 8601 with Z")
+
+
+def _is_timestamp(text: str) -> bool:
+    try:
+        return _TIMESTAMP.fullmatch(text) is not None and datetime.fromisoformat(text[:_SECONDS]) is not None
+    except ValueError:  # no such day or time
+        return False
 
 
 def _read_uri(kept: RawMessage, tools: Tools) -> Submission:

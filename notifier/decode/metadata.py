@@ -50,16 +50,15 @@ _DOCUMENT = ("document_namespace", "document_type", "document_version")
 _CLIENT_IDS = (("client_info", "client_id"), ("client_id",), ("clientId",))
 
 _APP_NAMES = {name.lower(): name for name in ("Firefox", "Fennec", "Focus", "Klar", "Thunderbird")}
-_CHANNELS = ("release", "beta", "aurora", "nightly", "esr")
-# The begin of a system's name → how it is written.
+# Channels: two of them have variants of distributors alone, the others any.
+_CHANNEL = re.compile(r"(?:(release|esr)(?:-cck.*)?|(beta|aurora|nightly).*)", re.DOTALL)
+# The begin of a system's name → how it is written. Linux stands for its kin, too.
 _SYSTEMS = {
-    "windows": "Windows",
-    "winnt": "Windows",
-    "darwin": "Mac",
-    "mac": "Mac",
-    "linux": "Linux",
+    **dict.fromkeys(("windows", "winnt"), "Windows"),
+    **dict.fromkeys(("darwin", "mac", "os x"), "Mac"),
+    **dict.fromkeys(("linux", "gnu/", "sunos", "solaris", "freebsd", "netbsd", "openbsd"), "Linux"),
     "android": "Android",
-    "ios": "iOS",
+    **dict.fromkeys(("ios", "iphone", "ipad"), "iOS"),
 }
 _OTHER = "Other"
 _UUID = re.compile(r"\{?([0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12})\}?")
@@ -122,16 +121,17 @@ def sample(body: Mapping[str, Any]) -> dict[str, str]:
 def normalized(submission: Submission, body: Mapping[str, Any], country: str | None) -> dict[str, str]:
     """Return the `normalized_` attributes that the body, URI and country give."""
     application, system = _find_object(body, "application"), _find_object(body, "environment", "system", "os")
+    client = _find_object(body, "client_info")
     app_name = submission.app_name or _read_text(application.get("name")) or _read_text(body.get("appName"))
-    channel = _read_text(application.get("channel")) or submission.app_update_channel
-    os_name = _read_text(system.get("name")) or _read_text(body.get("os"))
-    os_version = _read_text(system.get("version")) or _read_text(body.get("osversion"))
+    channel = _find_text(application.get("channel"), client.get("app_channel"), submission.app_update_channel)
+    os_name = _find_text(system.get("name"), client.get("os"), body.get("os"))
+    os_version = _find_text(system.get("version"), client.get("os_version"), body.get("osversion"))
     number = _OS_VERSION.match(os_version or "")
     named = {
         "normalized_app_name": app_name and _APP_NAMES.get(app_name.lower(), _OTHER),
-        "normalized_channel": channel and _match_beginning(_CHANNELS, channel),
+        "normalized_channel": channel and _normalize_channel(channel),
         "normalized_country_code": country or UNKNOWN_COUNTRY,
-        "normalized_os": os_name and _SYSTEMS.get(_match_beginning(_SYSTEMS, os_name), _OTHER),
+        "normalized_os": os_name and _normalize_system(os_name),
         "normalized_os_version": number and number[0],
     }
     return {name: text for name, text in named.items() if text}
@@ -169,6 +169,14 @@ def _read_text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _match_beginning(known: tuple[str, ...] | Mapping[str, str], text: str) -> str:
-    """Return the known name with which the text begins, or `Other`."""
-    return next((name for name in known if text.lower().startswith(name)), _OTHER)
+def _find_text(*values: object) -> str | None:
+    return next(filter(None, map(_read_text, values)), None)
+
+
+def _normalize_channel(channel: str) -> str:
+    found = _CHANNEL.fullmatch(channel)
+    return _OTHER if found is None else found[1] or found[2]
+
+
+def _normalize_system(name: str) -> str:
+    return next((system for begin, system in _SYSTEMS.items() if name.lower().startswith(begin)), _OTHER)

@@ -73,7 +73,7 @@ def _unpack_gzip(payload: bytes, largest: int) -> bytes:
         content += member.decompress(payload, largest + 1 - len(content))
         if not member.eof and len(content) <= largest:
             raise EOFError("cut short")
-        payload = member.unused_data
+        payload = member.unused_data.lstrip(b"\0")  # zeros that fill a block, as gzip itself allows
     return content
 
 

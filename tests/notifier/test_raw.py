@@ -62,6 +62,19 @@ def test_a_malformed_line_is_refused_without_quoting_it(line: bytes, reason: str
     assert refused.value.__suppress_context__ or refused.value.__context__ is None
 
 
+def test_a_slash_at_the_end_of_a_uri_is_no_part_of_it() -> None:
+    assert parse_uri(f"{HGPUSH}/") == parse_uri(HGPUSH)
+    assert parse_uri(f"{TELEMETRY}/", "v=4") == parse_uri(TELEMETRY, "v=4")
+    for wrong in (f"{HGPUSH}//", f"{TELEMETRY}//"):
+        with pytest.raises(WrongUri):
+            parse_uri(wrong, "v=4")
+
+
+@pytest.mark.parametrize("args", ["", "a=b"])
+def test_telemetry_may_leave_its_version_to_the_body(args: str) -> None:
+    assert parse_uri(TELEMETRY, args) == parse_uri(TELEMETRY, "v=4")
+
+
 def test_null_is_absent_and_a_number_its_text() -> None:
     line = (
         b'{"payload": "", "attributeMap": {"uri": "/", "dnt": null, "content_length": 12, "date": 1.50, "host": true}}'
@@ -121,7 +134,6 @@ def test_a_type_without_ids_is_submitted_without_one() -> None:
         ("", ""),
         ("/", ""),
         ("/submit/eng-workflow/hgpush/1", ""),
-        (HGPUSH + "/", ""),
         (HGPUSH + "\n", ""),
         (HGPUSH + "?v=4", ""),
         (HGPUSH[:-1], ""),
@@ -129,7 +141,6 @@ def test_a_type_without_ids_is_submitted_without_one() -> None:
         (HGPUSH.replace("/1/", "/²/"), ""),
         (HGPUSH.replace("hgpush", ".."), ""),
         (HGPUSH.replace("eng-workflow", "telemetry"), "v=4"),
-        (TELEMETRY, ""),
         (TELEMETRY, "v=3"),
         (TELEMETRY, "v=4&v=4"),
         (TELEMETRY + "/more", "v=4"),

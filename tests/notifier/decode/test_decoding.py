@@ -245,6 +245,60 @@ def test_telemetry_has_its_version_in_the_body_and_its_application_in_the_uri(
     assert expected["normalized_os"] == json.loads(result.body)["normalized_os"]
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        *((name, "Windows") for name in ("Windows", "WINNT", "Windows_NT", "WindowsNT", "windows")),
+        *((name, "Mac") for name in ("Darwin", "Mac", "macOS", "Mac OS X", "OS X")),
+        *((name, "Linux") for name in ("Linux", "GNU/Linux", "SunOS", "Solaris", "FreeBSD", "GNU/kFreeBSD", "OpenBSD")),
+        *((name, "iOS") for name in ("iOS", "iPhone", "iPadOS", "iPad")),
+        *((name, "Android") for name in ("Android", "android 14")),
+        *((name, "Other") for name in ("AmigaOS", "Haiku")),
+    ],
+)
+def test_a_system_is_normalized_from_each_place_of_a_body(name: str, expected: str, tools: Tools) -> None:
+    for place in ({"os": name}, {"environment": {"system": {"os": {"name": name}}}}, {"client_info": {"os": name}}):
+        result = decode(to_line(a_raw({"version": 4, **place}, uri=TELEMETRY, args="v=4")), telemetry(tools))
+        assert isinstance(result, Decoded)
+        assert result.attributes["normalized_os"] == expected
+
+
+@pytest.mark.parametrize(
+    ("channel", "expected"),
+    [
+        *((name, name) for name in ("release", "esr", "beta", "aurora", "nightly")),
+        ("release-cck-mozilla", "release"),
+        ("esr-cck-1", "esr"),
+        ("nightly-cck", "nightly"),
+        ("beta-cdntest", "beta"),
+        ("betastop", "beta"),
+        ("esr52", "Other"),
+        ("released", "Other"),
+        ("Release", "Other"),
+        ("no", "Other"),
+    ],
+)
+def test_a_channel_is_normalized(channel: str, expected: str, tools: Tools) -> None:
+    for place in ({"application": {"channel": channel}}, {"client_info": {"app_channel": channel}}):
+        result = decode(to_line(a_raw({"version": 4, **place}, uri=TELEMETRY, args="v=4")), telemetry(tools))
+        assert isinstance(result, Decoded)
+        assert result.attributes["normalized_channel"] == expected
+
+
+def test_the_systems_version_of_glean_is_normalized(tools: Tools) -> None:
+    body = {"version": 4, "client_info": {"os": "Linux", "os_version": "6.1.0-18"}}
+    result = decode(to_line(a_raw(body, uri=TELEMETRY, args="v=4")), telemetry(tools))
+    assert isinstance(result, Decoded)
+    assert result.attributes["normalized_os_version"] == "6.1.0"
+
+
+@pytest.mark.parametrize("wrong", ["2026-13-45T14:00:00Z", "2026-02-30T14:00:00Z", "2026-11-23T25:00:00.5Z"])
+def test_a_time_that_no_calendar_has_is_no_timestamp(wrong: str, tools: Tools) -> None:
+    result = decode(to_line(a_raw(submission_timestamp=wrong)), tools)
+    assert isinstance(result, DecodeReject)
+    assert "submission_timestamp" in result.errors["error_message"]
+
+
 def test_what_a_client_writes_where_the_decoder_does_is_gone(tools: Tools) -> None:
     forged = {**a_document(), "metadata": {"geo_country": "XX"}, "normalized_os": "forged", "sample_id": 5, "sample": 1}
     result = decode(to_line(a_raw(forged)), tools)
@@ -389,6 +443,25 @@ def test_a_body_that_becomes_too_large_for_a_record_when_it_is_written_is_reject
     result = decode(to_line(a_raw(body.encode())), tools)
     assert isinstance(result, DecodeReject)
     assert (result.kind, "as ASCII JSON" in result.errors["error_message"]) == ("size", True)
+
+
+@pytest.mark.parametrize(
+    ("written", "delivered"),
+    [("1E5", "100000.0"), ("0.12345678901234567890", "0.12345678901234568"), ("9" * 100, "9" * 100)],
+)
+def test_numbers_are_delivered_as_the_page_says(written: str, delivered: str, tools: Tools) -> None:
+    body = json.dumps({**a_document(), "note": 1}).replace('"note": 1', f'"note": {written}')
+    result = decode(to_line(a_raw(body.encode())), tools)
+    assert isinstance(result, Decoded)
+    assert f'"note":{delivered},'.encode() in result.body
+
+
+@pytest.mark.parametrize("written", ["1e400", "9" * 101])
+def test_numbers_that_the_page_refuses_are_rejects(written: str, tools: Tools) -> None:
+    body = json.dumps({**a_document(), "note": 1}).replace('"note": 1', f'"note": {written}')
+    result = decode(to_line(a_raw(body.encode())), tools)
+    assert isinstance(result, DecodeReject)
+    assert result.kind == "json"
 
 
 def test_a_shortage_of_the_machine_is_no_reject(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:

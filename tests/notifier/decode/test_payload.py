@@ -28,3 +28,9 @@ def test_content_of_exactly_the_limit_is_unpacked_and_one_byte_more_is_not(kind:
     assert unpack(PARTS[kind] * 5, 5) == b"11111"
     with pytest.raises(DecodingError, match="more than 4 bytes"):
         unpack(PARTS[kind] * 5, 4)
+
+
+@pytest.mark.parametrize("padding", [1, 511, 100_000])
+def test_zeros_behind_a_gzip_stream_are_no_part_of_it(padding: int) -> None:
+    assert unpack(gzip.compress(b"{}") + bytes(padding), 100) == b"{}"
+    assert unpack(gzip.compress(b"{") + bytes(padding) + gzip.compress(b"}") + bytes(padding), 100) == b"{}"

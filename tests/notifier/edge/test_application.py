@@ -78,9 +78,10 @@ def test_types_of_the_notifier_are_refused_with_a_line(
 ) -> None:
     before = taken_log.ends("raw")[0]
     path = f"/submit/{name.replace('.', '/')}/{version}/{number_uuid(1).upper()}"
-    answer = ask(edge.port, post(path, method=method))
-    assert answer.startswith(b"HTTP/1.1 403 Forbidden\r\n")
-    assert answer.endswith(f"\r\n\r\nonly the notifier writes {name}; take another type\n".encode())
+    for each in (path, f"{path}/"):
+        answer = ask(edge.port, post(each, method=method))
+        assert answer.startswith(b"HTTP/1.1 403 Forbidden\r\n")
+        assert answer.endswith(f"\r\n\r\nonly the notifier writes {name}; take another type\n".encode())
     assert taken_log.ends("raw")[0] == before
 
 
@@ -98,7 +99,10 @@ def test_types_of_the_notifier_are_refused_with_a_line(
         (post(TYPE), 400),
         (post("/submit/eng-workflow/build-anonymous/1/2c3a0767-d84a-4d02-8a92-fa54a3376049"), 400),
         (post(f"{TYPE}/not-a-uuid"), 400),
-        (post(TELEMETRY), 400),
+        (post(TELEMETRY), 200),
+        (post(f"{TELEMETRY}/?v=4"), 200),
+        (post(f"{SOME}/"), 200),
+        (post(f"{TELEMETRY}?v=3"), 400),
         (post(f"{TELEMETRY}/more?v=4"), 404),
         (post("/submit/telemetry/hgpush/1/2c3a0767-d84a-4d02-8a92-fa54a3376049"), 404),
         (post("/submit/eng-workflow"), 404),
