@@ -95,6 +95,11 @@ class QueueConsumer:
         with translated(self._place), limiting_waits(self._connection):
             self._channel.basic_reject(tag, requeue=True)
 
+    def declare(self, declare: Callable[[Any], None]) -> None:
+        """Declare again on the running connection; what arrives waits for `receive`."""
+        with translated(self._place), limiting_waits(self._connection):
+            declare(self._channel)
+
     def finish(self) -> None:
         """Close the connection in agreement, so that the last acknowledgement arrives."""
         with translated(self._place), limiting_waits(self._connection):

@@ -133,6 +133,11 @@ class Asker:
 
 
 async def _read_body(url: str, response: httpx.Response) -> bytes:
+    encoding = response.headers.get("content-encoding", "identity")
+    if encoding.lower() != "identity":
+        raise Unavailable(
+            f"{url}: an answer in {encoding[:100]!r}, although 'identity' was asked for; look at its proxy"
+        )
     parts, size = [], 0
     async for part in response.aiter_raw():
         parts.append(part)

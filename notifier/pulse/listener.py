@@ -5,7 +5,8 @@ It has its own queue and a prefetch limit, and acknowledges a message after hand
 the broker would take a silent subscriber for dead and deliver the message again. A message whose command fails goes back to the
 queue and is retried after a pause, so delivery is at least once. The queue is limited in length: if a
 subscriber is away for long, it loses the oldest messages, and the broker is safe. A message is limited in size: one that is
-larger stays in the queue, and ends the subscriber.
+larger stays in the queue, and ends the subscriber. The subscriber binds its queue again regularly: an exchange that was deleted and
+made anew has no bindings.
 """
 
 import contextlib
@@ -13,6 +14,7 @@ import random
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -23,13 +25,15 @@ import structlog
 from hgext.vcsreplicator.words.errors import Refused, Unavailable, quote_value
 from hgext.vcsreplicator.words.secrecy import split_url
 
-from ..amqp.channel import declare_queue
+from ..amqp.channel import declare_queue, lacks_exchange
 from ..amqp.connection import LARGEST_MESSAGE, BrokerRefusal, MessageTooLarge, client, is_refused_host, where
 from ..amqp.consumer import QueueConsumer, body_of
 from ..window import RETRY
 
 # Seconds between two heartbeats.
 HEARTBEAT = 20.0
+# Seconds between two looks at the exchange and the queue's binding to it.
+BIND_EVERY = 30.0
 # Seconds of one wait.
 BLINK = 0.2
 
@@ -120,6 +124,7 @@ class _Listening:
     limit: int | None
     done: int = 0
     was_connected: bool = False
+    is_exchange_gone: bool = False
 
     @property
     def is_finished(self) -> bool:
@@ -127,7 +132,7 @@ class _Listening:
 
     def run(self) -> None:
         """Listen on one connection, until it breaks or all is done."""
-        self.was_connected = False
+        self.was_connected = self.is_exchange_gone = False
         settings = self.settings
         properties = {"product": "vcsreplicator", "queue": settings.queue}
         consumer = QueueConsumer(
@@ -141,7 +146,11 @@ class _Listening:
         self.was_connected = True
         logger.info("listening", exchange=settings.exchange, queue=settings.queue, key=settings.routing_key)
         with contextlib.closing(consumer):
+            looked_at = time.monotonic()
             while not self.is_finished:
+                if time.monotonic() - looked_at >= BIND_EVERY:
+                    consumer.declare(self._bind_again)
+                    looked_at = time.monotonic()
                 for arrived in consumer.receive(BLINK):
                     self._hand_on(consumer, arrived)
             consumer.finish()
@@ -153,6 +162,17 @@ class _Listening:
         limits, is_kept = {"x-max-length": settings.max_length}, settings.durable
         declare_queue(channel, settings.queue, durable=is_kept, auto_delete=not is_kept, arguments=limits)
         channel.queue_bind(settings.queue, settings.exchange, settings.routing_key)
+
+    def _bind_again(self, channel: Any) -> None:
+        """Bind the queue, because an exchange that was made anew has no bindings."""
+        settings, was_gone = self.settings, self.is_exchange_gone
+        self.is_exchange_gone = lacks_exchange(channel, settings.exchange)
+        if not self.is_exchange_gone:
+            channel.queue_bind(settings.queue, settings.exchange, settings.routing_key)
+            if was_gone:
+                logger.info("the exchange is there again; the queue is bound to it", exchange=settings.exchange)
+        elif not was_gone:
+            logger.warning("the exchange is gone; its messages come again once it is there", exchange=settings.exchange)
 
     def _hand_on(self, consumer: QueueConsumer, arrived: Any) -> None:
         if self.is_finished:

@@ -144,11 +144,10 @@ class HgQueueSender:
         channel.queue_declare(name, durable=True, auto_delete=False)
         return _kombu.Queue(name, durable=True)(channel).get(no_ack=True)
 
-    def declare_otherwise(self, name: str) -> None:
-        """Declare a queue that the worker cannot declare, as it is another kind."""
-        self._connection.default_channel.queue_declare(
-            name, durable=True, auto_delete=False, arguments={"x-max-length": 1}
-        )
+    def declare_full(self, name: str) -> None:
+        """Declare a queue that takes no messages."""
+        full = {"x-max-length": 0, "x-overflow": "reject-publish"}
+        self._connection.default_channel.queue_declare(name, durable=True, auto_delete=False, arguments=full)
 
     def delete(self, name: str) -> None:
         """Delete a queue with its messages."""

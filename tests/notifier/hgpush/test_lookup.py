@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The changesets of a push, as a mirror lists them; the heads only if the mirror has it no more."""
 
+import gzip
 import json
 import threading
 from collections.abc import Iterator
@@ -72,6 +73,12 @@ def asking() -> Iterator[Asking]:
         made = Asking(mirror)
         with closing(made.lookup), closing(made.lookup_of_all):
             yield made
+
+
+def test_a_packed_answer_of_a_mirror_is_unpacked(asking: Asking) -> None:
+    reply = a_reply(7, p7={"changesets": [node("first"), HEAD]})
+    packed = replace(reply, headers=(("Content-Encoding", "gzip"),), body=gzip.compress(reply.body))
+    assert asking.changesets(packed) == (node("first"), HEAD)
 
 
 @pytest.mark.parametrize(

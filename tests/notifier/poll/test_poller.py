@@ -2,6 +2,7 @@
 """The poller between a host and a real RabbitMQ, and a simulated day of very many repositories."""
 
 import asyncio
+import gzip
 import json
 import os
 import random
@@ -287,6 +288,23 @@ def test_host_that_asks_for_it_is_left_alone(host: PushHost, queue: HgQueue, pol
         assert len(host.targets) == 1
         assert queue.pushes() == {"z": [1]}
         polling.stop()
+
+
+def test_an_answer_in_an_encoding_that_was_not_asked_for_is_refused_with_a_line(host: PushHost) -> None:
+    packed = gzip.compress(b'{"lastpushid": 0, "pushes": {}}')
+    host.instead = lambda target: HostReply(headers={"Content-Encoding": "gzip"}, body=packed)
+
+    async def ask() -> Asked:
+        asker = Asker(PollSettings(url="amqp://guest@127.0.0.1//", repositories=(host.url("x"),)), SystemClock())
+        try:
+            return await asker.ask(host.url("x"), None)
+        finally:
+            await asker.close()
+
+    with pytest.raises(Unavailable, match="an answer in 'gzip', although 'identity' was asked for"):
+        asyncio.run(ask())
+    host.instead = lambda target: HostReply(headers={"Content-Encoding": "Identity"}, body=gzip.decompress(packed))
+    assert asyncio.run(ask()).answer is not None
 
 
 def test_broken_repository_holds_up_no_other(host: PushHost, queue: HgQueue, polling: Polling) -> None:

@@ -158,7 +158,7 @@ def test_a_broker_that_takes_no_letter_ends_no_worker(
     host: HgHost, broker: HgQueueSender, parallel: ParallelWorker
 ) -> None:
     nodes = host.add("r", 1)
-    broker.declare_otherwise("hg.dead")
+    broker.declare_full("hg.dead")
     broker.send_raw("nonsense", {})
     with parallel.running() as process:
         eventually(lambda: "not sent" in parallel.log.read_text(), "a refused letter", timeout=PATIENCE)

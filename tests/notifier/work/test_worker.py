@@ -472,7 +472,7 @@ def test_dead_queue_that_takes_no_letter_holds_up_letters_only(
 ) -> None:
     name = a_name(request)
     pushes = some_pushes(host.add(name, 10))
-    broker.declare_otherwise("hg.dead")
+    broker.declare_full("hg.dead")
     broker.send_raw("nonsense", {})
     send_each(host, broker, 1, name, pushes)
     working.start()
