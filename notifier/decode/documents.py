@@ -16,7 +16,7 @@ from typing import Any
 
 import jsonschema
 import jsonschema.validators
-import jsonschema_specifications
+import jsonschema_specifications  # type: ignore[import-untyped]
 import referencing
 import referencing.exceptions
 import referencing.jsonschema
@@ -110,7 +110,7 @@ def _compile(root: Path, paths: Iterable[Path]) -> Iterable[tuple[DocumentKind, 
             raise BadConfig(f"decode.schemas: {path}: expected the name {document_type}.<version>{_SUFFIX}")
         try:
             content = json.loads(path.read_text("utf-8"))
-            kind = jsonschema.validators.validator_for(content, default=jsonschema.Draft202012Validator)
+            kind: Any = jsonschema.validators.validator_for(content, default=jsonschema.Draft202012Validator)
             kind.check_schema(content, format_checker=None)
             _check_schema(content, kind)
         except OSError as error:
@@ -190,7 +190,7 @@ def _list_schemas(part: Mapping[str, Any]) -> Iterator[tuple[Any, tuple[str, ...
 @functools.cache
 def _make_exact(kind: Any) -> Any:
     """Return the class of validators whose `multipleOf` does not round."""
-    return jsonschema.validators.extend(kind, {"multipleOf": _check_multiple})
+    return jsonschema.validators.extend(kind, {"multipleOf": _check_multiple})  # type: ignore[no-untyped-call]
 
 
 def _check_multiple(validator: Any, divisor: Any, number: Any, schema: Any) -> Iterator[jsonschema.ValidationError]:

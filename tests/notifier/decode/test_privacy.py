@@ -97,6 +97,11 @@ class OneBatch:
     stop: threading.Event
     written: list[NewRecord] = field(default_factory=list)
 
+    kept_in: str | None = None
+
+    def keep_whole(self, arrivals: Sequence[RawArrival]) -> None:
+        """The topic still has them."""
+
     def read(self, timeout: float, limit: int) -> list[RawArrival]:
         return [RawArrival(line=line, place="raw", offset=number) for number, line in enumerate(self.lines)]
 
