@@ -6,6 +6,7 @@ The time limit holds even if their bytes come slowly.
 
 import http.client
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -90,6 +91,15 @@ class FinalAnswer(http.client.HTTPResponse):
         if self._begun > INTERIM_ANSWERS + 1:
             raise http.client.HTTPException(f"more than {INTERIM_ANSWERS} interim answers")
         return super()._read_status()  # type: ignore[misc,no-any-return]
+
+    def _safe_read(self, amt: int) -> bytes:
+        """Read so many bytes of a chunk, whose size the other side chose.
+
+        Python takes a negative size for all bytes to the end of the connection.
+        """
+        if not 0 <= amt <= sys.maxsize:
+            raise http.client.IncompleteRead(b"")
+        return super()._safe_read(amt)  # type: ignore[misc,no-any-return]
 
     def begin(self) -> None:
         super().begin()

@@ -106,3 +106,19 @@ def test_an_answer_that_is_cut_counts_for_nothing(when: str) -> None:
 
     with FakeBroker(None, answer) as server, pytest.raises((OSError, urllib3.exceptions.HTTPError)):
         ask(server, running=running)
+
+
+@pytest.mark.parametrize("size", [b"-1", b"-" + b"f" * 5000])
+def test_a_chunk_of_a_negative_size_is_an_error_and_not_read(size: bytes) -> None:
+    is_read = threading.Event()
+
+    def flood(connection: socket.socket, over: threading.Event) -> None:
+        connection.recv(65536)
+        with suppress(ConnectionError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + size + b"\r\n")
+            connection.sendall(bytes(64 * 1024 * 1024))
+            is_read.set()
+
+    with FakeBroker(None, flood) as server, pytest.raises((OSError, urllib3.exceptions.HTTPError)):
+        ask(server)
+    assert not is_read.is_set()
