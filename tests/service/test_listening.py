@@ -357,3 +357,8 @@ def test_a_server_that_stops_waits_for_the_threads_that_answer() -> None:
         threading.Timer(0.2, release.set).start()
         listening.stop_server(server)
         assert ended.is_set()
+
+
+@pytest.mark.parametrize("target", ["http://[/", "http://a]/", "http://[x]/"])
+def test_an_address_that_is_none_is_answered(port: int, target: str) -> None:
+    assert answers(port, f"GET {target} HTTP/1.0\r\n\r\n".encode()).startswith(b"HTTP/1.0 400 ")

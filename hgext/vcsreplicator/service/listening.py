@@ -130,7 +130,10 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
         names = [line.partition(b":")[0].lower() for line in lines]
         if any(name == b"content-length" and len(line) > _LENGTH_LINE for name, line in zip(names, lines, strict=True)):
             raise ParsingError("Content-Length is invalid")  # waitress fails to read a number of thousands of digits
-        super().parse_header(header_plus)
+        try:
+            super().parse_header(header_plus)
+        except ValueError as error:  # such as "Invalid IPv6 URL", with which the server would close without an answer
+            raise ParsingError(f"Request is invalid: {error}") from error
         if b"transfer-encoding" in names and (b"content-length" in names or self.version != "1.1"):
             # A proxy in front may see another request in the body.
             raise ParsingError("Transfer-Encoding with Content-Length, or not in HTTP/1.1")
