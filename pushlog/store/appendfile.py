@@ -42,6 +42,8 @@ __all__ = ["AppendFile", "FramedPayload", "TornRecord", "open_regular", "walk"]
 _READ_AHEAD = 1 << 18
 # Bytes that are written at once, and held in memory.
 _WRITE_BLOCK = 1 << 20
+# Digits of the size of a file in a journal: no file is larger, and Python reads no number of thousands of digits.
+SIZE_DIGITS = 18
 # Stands for the descriptor of a file that does not exist.
 _NO_FILE = -1
 
@@ -221,14 +223,20 @@ class AppendFile:
                 return after.st_size if limit is None else min(limit, after.st_size)
 
     def _read_journalled_size(self, name: bytes = b"journal") -> int | None:
-        """Return the size to which this journal's rollback truncates the file, or None."""
+        """Return the size to which this journal's rollback truncates the file, or None.
+
+        Raises `TornRecord` if the journal says no size: then it is not known what is committed.
+        """
         try:
             with open(self._vfs.join(name), "rb", opener=open_regular) as journal:
                 lines = journal.read().split(b"\n")
         except FileNotFoundError:
             return None
-        sizes = [int(size) for name, _, size in (line.partition(b"\0") for line in lines[:-1]) if name == self.name]
-        return min(sizes, default=None)
+        sizes = [size for named, _, size in (line.partition(b"\0") for line in lines[:-1]) if named == self.name]
+        for size in sizes:
+            if not size.isdigit() or len(size) > SIZE_DIGITS:
+                raise TornRecord(self.name, 0, f"the {name.decode()} gives it the size {size[:40]!r}")
+        return min(map(int, sizes), default=None)
 
 
 def open_regular(path: bytes | str, flags: int) -> int:

@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 from mercurial import error
 
+from ..appendfile import SIZE_DIGITS
+
 # What Mercurial writes first into the list of backups.
 _VERSION = b"2"
 _STORE, _PLAIN = (b"", b"store"), b"plain"
@@ -64,7 +66,7 @@ def parse_cuts(content: bytes) -> list[Cut]:
     cuts = []
     for line in _split_lines(content):
         name, separator, size = line.partition(b"\0")
-        if not separator or not size.isdigit():
+        if not separator or not size.isdigit() or len(size) > SIZE_DIGITS:
             raise error.Abort(b"its line %s is no name with a size" % quote(line))
         cuts.append(Cut(name, int(size)))
     return cuts

@@ -252,3 +252,11 @@ def test_a_reader_that_opened_the_file_before_its_first_append_was_aborted_sees_
         monkeypatch.setattr(AppendFile, "_read_journalled_size", abort_then_read_size)
         assert payloads(repository) == []
     assert not repository.svfs.tryread(NAME)
+
+
+@pytest.mark.parametrize("size", [b"", b"x", b"-5", b"9" * 5000])
+def test_a_journal_with_a_size_that_is_none_is_damage(repository, size):
+    append(repository, b"one")
+    repository.svfs.write(b"journal", NAME + b"\0" + size + b"\n")
+    with pytest.raises(TornRecord, match="journal"):
+        payloads(repository)

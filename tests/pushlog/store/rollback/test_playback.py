@@ -112,6 +112,8 @@ FOREIGN: dict[str, tuple[bytes, bytes]] = {
     "a temporary file": (b"", b"plain\0\0hgrc\0000"),
     "a file that is cut": (b"requires\0001\n", b""),
     "a size below nothing": (b"00manifest.i\0-1\n", b""),
+    "a size that no file has": (b"00manifest.i\0" + b"9" * 19 + b"\n", b""),
+    "a size that no number has": (b"00manifest.i\0" + b"9" * 5000 + b"\n", b""),
     "a line that is no entry": (b"00manifest.i\n", b""),
     "a line that is no backup": (b"", b"fncache"),
     "a third form": (b"", b"\0fncache\0journal.backup.fncache.bck\0000\0more"),
