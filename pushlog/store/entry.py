@@ -74,7 +74,17 @@ def decode(payload: bytes) -> Fact:
     try:
         fields = json.loads(payload)
         if "deleted" in fields:
-            return Deleted(id=fields["deleted"])
-        return Push(id=fields["id"], user=fields["user"], date=fields["date"], nodes=tuple(fields["nodes"]))
-    except (TypeError, KeyError) as error:
+            return Deleted(id=_check_number(fields["deleted"]))
+        user, nodes = fields["user"], fields["nodes"]
+        if type(user) is not str or type(nodes) is not list or not all(type(node) is str for node in nodes):
+            raise TypeError
+        return Push(id=_check_number(fields["id"]), user=user, date=_check_number(fields["date"]), nodes=tuple(nodes))
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"not a fact about a push: {payload[:80]!r}") from error
+
+
+def _check_number(value: object) -> int:
+    """Return a number that SQLite can hold; raises `TypeError` for another value."""
+    if type(value) is not int or abs(value) >= 1 << 63:
+        raise TypeError
+    return value

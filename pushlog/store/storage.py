@@ -133,9 +133,10 @@ class Pushlog:
         try:
             with open(self.repo.svfs.join(NOTE), "rb", opener=open_regular) as file:
                 note = json.load(file)
-        except (FileNotFoundError, ValueError):
+        except (FileNotFoundError, ValueError, RecursionError):
             return {}
-        is_sound = isinstance(note, dict) and isinstance(note.get("nodes", []), list)
+        nodes = note.get("nodes", []) if isinstance(note, dict) else None
+        is_sound = isinstance(nodes, list) and all(isinstance(node, str) for node in nodes)
         return note if is_sound and isinstance(note.get("first", 0), int) else {}
 
     def write_note(self, first: int, *, size: int | None = None) -> None:

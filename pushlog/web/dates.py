@@ -28,6 +28,8 @@ _AGO = re.compile(rf"(\d{{1,9}}|an?|last|{'|'.join(_NUMBERS)}) ?({_UNITS})( ago)
 _SECONDS = {"s": 1, "mi": 60, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _MONTHS = {"mo": 1, "y": 12}
 _DAYS = {"yesterday": -1, "today": 0, "tomorrow": 1}
+# Seconds of the largest difference that four digits of a zone can say.
+_FARTHEST_ZONE = 100 * 3600
 _EARLIEST, _LATEST = -(1 << 40), 1 << 40
 
 
@@ -65,7 +67,7 @@ def _read_named(words: str) -> int | None:
         with contextlib.suppress(ValueError):
             return _make_epoch(*time.strptime(" ".join(plain), form)[:6])
     parts = email.utils.parsedate_tz(words) if len(plain) > 3 else None
-    if parts is None or parts[9] is None:
+    if parts is None or parts[9] is None or abs(parts[9]) > _FARTHEST_ZONE:
         return None
     return _make_epoch(*parts[:6], offset=parts[9])
 
@@ -103,7 +105,7 @@ def _make_epoch(
     try:
         # A minute may have a leap second, which the calendar does not know.
         datetime.datetime(year, month, day, hour, minute, second - (second == 60))
-    except ValueError:
+    except (ValueError, OverflowError):
         raise ValueError(
             f"cannot read the date {year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}: no such time"
         ) from None

@@ -228,6 +228,20 @@ def test_a_fact_survives_the_file(number, user, date, names):
     assert decode(encode(Deleted(id=number))) == Deleted(id=number)
 
 
+@pytest.mark.parametrize(
+    "payload",
+    [
+        *(b'{"deleted":"1"}', b'{"deleted":NaN}', b'{"deleted":1.5}', b'{"deleted":true}', b'{"deleted":9223372036854775808}'),
+        *(b'{"id":1,"user":3,"date":0,"nodes":[]}', b'{"id":1,"user":"","date":"0","nodes":[]}', b"[" * 3000),
+        *(b'{"id":1,"user":"","date":0,"nodes":"ab"}', b'{"id":1,"user":"","date":0,"nodes":[[]]}'),
+        b'{"id":[],"user":"","date":0,"nodes":[]}',
+    ],
+)  # fmt: skip
+def test_a_fact_of_another_form_is_refused(payload):
+    with pytest.raises(ValueError, match="not a fact about a push"):
+        decode(payload)
+
+
 @given(st.binary())
 def test_what_is_no_fact_is_refused(payload):
     with pytest.raises(ValueError):
@@ -251,3 +265,15 @@ def test_facts_laid_over_the_tables_hide_them(connection, memory):
         (1, "a", 1), (2, "x", 1), (3, "a", 0), (8, "it's <b>", 3), (9, "", 1), (10, "z", 1),
     ]  # fmt: skip
     assert database.push_id_of(memory, "f" * 40) == 2
+
+
+@pytest.mark.parametrize("zone", ["+9999999999", "-9999999999", "+" + "9" * 30])
+def test_a_date_in_no_zone_is_refused(zone):
+    with pytest.raises(ValueError, match="cannot read the date"):
+        dates.parse(f"Mon, 05 Jan 2015 10:20:30 {zone}", 0)
+
+
+@pytest.mark.parametrize("text", ["Jan 99999999999, 2015 10:20", "Mon, 05 Jan " + "9" * 30 + " 10:20:30 GMT"])
+def test_a_date_with_a_huge_number_is_refused(text):
+    with pytest.raises(ValueError, match="cannot read the date"):
+        dates.parse(text, 0)
