@@ -16,8 +16,11 @@ from hgext.vcsreplicator.outbox.file import Fork, Outbox, SentMark, TornRecord
 from hgext.vcsreplicator.outbox.folder import Store, read_file
 from hgext.vcsreplicator.outbox.forks import fork_behind, fork_between
 from hgext.vcsreplicator.words import digest
+from hgext.vcsreplicator.words.errors import MalformedEvent
 from hgext.vcsreplicator.words.event import MOST_REPLACED
+from hgext.vcsreplicator.words.shape import to_json
 from hgext.vcsreplicator.words.wire import HEADER_LIMIT
+from pushlog.store import frames
 from testing.builders.master.outboxes import Folder, Transaction, following
 
 
@@ -367,3 +370,16 @@ def bounded_memory():
         assert tracemalloc.get_traced_memory()[1] < 1 << 23
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(b'"seq":1', b'"seq":"1"'), (b'"path":"a"', b'"path":[]'), (b'"length":0', b'"length":0.5'), (b"{", b"[" * 3000)],
+)
+def test_a_newest_entry_of_another_form_cannot_be_read(box, tmp_path, old, new):
+    content = to_json(entries(1)[0])
+    assert old in content
+    (tmp_path / "outbox.0001.log").write_bytes(frames.encode(b"OBX1", content.replace(old, new, 1)))
+    with pytest.raises(MalformedEvent, match="newest entry cannot be read"):
+        box.newest()
+    assert box.names() == {}

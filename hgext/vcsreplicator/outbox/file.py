@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,9 +26,9 @@ from typing import TYPE_CHECKING, Any
 from pushlog.store.appendfile import AppendFile, open_regular
 from pushlog.store.appendfile import TornRecord as TornRecord
 
-from ..words.errors import MalformedEvent, ReplicationError
+from ..words.errors import MalformedEvent, ReplicationError, quote_value
 from ..words.event import MOST_REPLACED, NamedEvent, Tip, event_names, replaced_incarnations
-from ..words.shape import from_json, to_json
+from ..words.shape import from_json, parse, to_json
 from ..words.value import Value
 from .entry import Entry, NewestEvent, OutboxEnd
 from .folder import FILE_LIMIT, Store, create_file, match_mode, read_file, replace_file
@@ -50,6 +49,8 @@ SEGMENT_SIZE = 8 * 1024 * 1024
 SENT_SIZE = 320
 # Bytes of the largest entry that can be read.
 RECORD_LIMIT = 64 * 1024 * 1024
+# Members of a newest event and of the changelog after it that are no text.
+_NUMBERS = frozenset(("generation", "seq", "length"))
 
 
 class SentMark(Value):
@@ -379,8 +380,12 @@ def _decode_entry(payload: bytes) -> Entry:
 
 def _decode_end(payload: bytes) -> OutboxEnd:
     try:
-        event = json.loads(payload)["event"]
-        newest = NewestEvent(**{name: event[name] for name in NamedEvent.list_members()})
-        return OutboxEnd(newest=newest, after=Tip(**event["after"]))
-    except (ValueError, KeyError, TypeError) as error:
+        event = parse(payload, "Entry", limit=RECORD_LIMIT)["event"]
+        members = {name: event[name] for name in NamedEvent.list_members()}
+        end = OutboxEnd(newest=NewestEvent(**members), after=Tip(**event["after"]))
+        for name, member in (*members.items(), *vars(end.after).items()):
+            if type(member) is not (int if name in _NUMBERS else str):
+                raise TypeError(f"{name} is {quote_value(member)}")
+        return end
+    except (MalformedEvent, KeyError, TypeError) as error:
         raise MalformedEvent(f"outbox: its newest entry cannot be read: {error}") from error
