@@ -115,3 +115,23 @@ def test_a_strip_that_an_older_release_would_finish_the_same_way_has_a_note_that
     members = json.loads(to_json(intent(roots=heads(1), heads_after=heads(1))))
     assert not members.keys() & {"former_bundles", "backup", "markers"}
     assert from_json(Intent, json.dumps(members).encode()).markers is None
+
+
+@pytest.mark.parametrize("member", ["folder", "to", "to_root"])
+@pytest.mark.parametrize("name", ["ROOT/a\0b", "ROOT/\ud800"])
+def test_a_note_with_a_name_that_no_file_has_is_refused(tmp_path, member, name):
+    root = str(tmp_path)
+    given = {
+        "folder": f"{root}/one",
+        "to": f"{root}/two",
+        "to_root": root,
+        "to_path": "two",
+        member: name.replace("ROOT", root),
+    }
+    note = Intent(kind="renamed", repository="a" * 32, seq=1, path="one", **given)
+    with pytest.raises(MalformedEvent, match="expected"):
+        intents.confine(note, root, {root: ""})
+
+
+def test_an_act_with_a_name_that_is_no_text_can_be_named():
+    assert intents.act_of(replace(intent(), kind="\ud800")) == b"?"

@@ -90,7 +90,7 @@ def unusable(file: str, problem: MalformedEvent) -> error.Abort:
 
 
 def act_of(intent: Intent) -> bytes:
-    return _ACTS.get(intent.kind, intent.kind.encode())
+    return _ACTS.get(intent.kind, intent.kind.encode(errors="replace"))
 
 
 def load(file: str) -> Intent:
@@ -105,6 +105,8 @@ def confine(intent: Intent, root: str, roots: Mapping[str, str]) -> None:
     `roots` maps them to the prefixes of their wire paths. Users who may write to one root can write a note there, and must not move
     folders elsewhere by it, nor into a repository, nor to a name that mirrors would get wrong.
     """
+    for member in ("folder", "to", "to_root"):
+        _check_name(member, getattr(intent, member) or "")
     known = [os.path.realpath(each) for each in roots]
     if intent.to_root is not None and os.path.realpath(intent.to_root) not in known:
         raise MalformedEvent(
@@ -127,6 +129,16 @@ def confine(intent: Intent, root: str, roots: Mapping[str, str]) -> None:
         raise MalformedEvent(
             f"Intent.to_path: expected a wire path, that of {quote_value(intent.to)}, got {quote_value(intent.to_path)}"
         )
+
+
+def _check_name(member: str, name: str) -> None:
+    """Raise MalformedEvent for what no file can be called, at which the system's calls raise ValueError."""
+    try:
+        is_name = b"\0" not in os.fsencode(name)
+    except UnicodeEncodeError:
+        is_name = False
+    if not is_name:
+        raise MalformedEvent(f"Intent.{member}: expected the name of a folder, got {quote_value(name)}")
 
 
 def remove(root: str, path: str) -> None:
