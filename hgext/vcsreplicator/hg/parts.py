@@ -58,7 +58,7 @@ def check_push(orig: Callable[..., Any], repo: localrepository, cg: Any, heads: 
     bundle: Any = cg
     with tempfile.SpooledTemporaryFile(_SPOOLED) as whole:
         try:
-            if bundle.compressed():  # no client does that, and a small one could unpack to any size
+            if _is_compressed(bundle):  # no client does that, and a small one could unpack to any size
                 raise error.Abort(b"a push cannot be compressed", hint=b"push with hg push")
             if not hasattr(bundle._fp, "seek"):  # it still arrives, and the lock would wait for its sender
                 _copy(bundle._fp, whole)
@@ -70,6 +70,19 @@ def check_push(orig: Callable[..., Any], repo: localrepository, cg: Any, heads: 
             problem.duringunbundle2 = True  # type: ignore[attr-defined] # Mercurial then answers so that the client can read it
             raise
         return orig(repo, bundle, heads, source, url)
+
+
+def _is_compressed(bundle: Any) -> bool:
+    """Read the bundle's parameters, and return whether its parts are compressed.
+
+    Raises Abort where Mercurial takes their form for a mistake of its own, and BundleValueError for unknown ones.
+    """
+    try:
+        return bool(bundle.compressed())
+    except error.BundleValueError:
+        raise
+    except ValueError as problem:
+        raise error.Abort(b"the pushed bundle is damaged: %s" % stringutil.forcebytestr(problem)) from problem
 
 
 def _copy(stream: Any, whole: IO[bytes]) -> None:
