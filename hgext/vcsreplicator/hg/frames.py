@@ -13,7 +13,8 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ..words.errors import Diverged, Unavailable
+from ..words.errors import Diverged, MalformedEvent, Unavailable
+from ..words.shape import parse
 
 # Bytes of the largest frame.
 LARGEST = 16 * 1024 * 1024
@@ -63,8 +64,8 @@ class StreamAnswer:
 
     def _read_header(self) -> Mapping[str, Any]:
         try:
-            header = json.loads(self._read_frame() or b"null")
-        except ValueError as problem:
+            header = parse(self._read_frame() or b"null", "header", limit=LARGEST)
+        except MalformedEvent as problem:
             raise Unavailable(f"the master's answer is not one of replication: {problem}") from problem
         if not isinstance(header, dict):
             raise Unavailable("the master's answer is not one of replication")

@@ -374,3 +374,10 @@ def test_a_url_that_is_no_master_is_told_in_a_line() -> None:
     with answering(200, b"<html>\n<body>Welcome!</body>") as url, pytest.raises(Unavailable) as told:
         snapshot.master_newest_event(uimod.ui.load(), url)
     assert str(told.value) == f"{url}: '{url}' does not appear to be an hg repository"
+
+
+def test_a_header_that_is_nested_too_deep_is_waited_for() -> None:
+    content = b"[" * 3000
+    frame = len(content).to_bytes(4, "big") + content
+    with pytest.raises(Unavailable, match="not one of replication"):
+        StreamAnswer(io.BytesIO(frame + bytes(4) + hashlib.sha256(content).digest()))
