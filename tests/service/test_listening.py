@@ -362,3 +362,10 @@ def test_a_server_that_stops_waits_for_the_threads_that_answer() -> None:
 @pytest.mark.parametrize("target", ["http://[/", "http://a]/", "http://[x]/"])
 def test_an_address_that_is_none_is_answered(port: int, target: str) -> None:
     assert answers(port, f"GET {target} HTTP/1.0\r\n\r\n".encode()).startswith(b"HTTP/1.0 400 ")
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("end", [" x y", " HTTP/x", "\t HTTP/1.1 "])
+def test_a_long_first_line_is_refused_at_once(port: int, end: str) -> None:
+    said = answers(port, f"GET http://{'9' * 100_000}{end}\r\n\r\n".encode())
+    assert said.startswith(b"HTTP/1.0 400 ")

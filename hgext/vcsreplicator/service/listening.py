@@ -34,6 +34,8 @@ _STALLED = 120
 # Bytes of a line `Content-Length: …` with any length of a request.
 _LENGTH_LINE = 100
 _HOST = re.compile(r"([A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
+# In time linear in the line. What waitress itself looks for takes the square of it, if the line has another form.
+_FIRST_LINE = re.compile(rb"[^ ]+ [^ ]+( HTTP/[0-9.]+)?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -126,7 +128,9 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
         return taken
 
     def parse_header(self, header_plus: bytes) -> None:
-        lines = header_plus.split(b"\r\n")[1:]
+        first, *lines = header_plus.split(b"\r\n")
+        if not _FIRST_LINE.fullmatch(first):
+            raise ParsingError("Start line is invalid")
         names = [line.partition(b":")[0].lower() for line in lines]
         if any(name == b"content-length" and len(line) > _LENGTH_LINE for name, line in zip(names, lines, strict=True)):
             raise ParsingError("Content-Length is invalid")  # waitress fails to read a number of thousands of digits
