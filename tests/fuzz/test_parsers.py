@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Each parser of untrusted bytes gives a value or raises an error that it documents, in little time and memory."""
+
+import os
+import random
+from collections.abc import Callable
+
+import pytest
+
+from testing.fuzzing import hunt
+from tests.fuzz.parsers import PARSERS
+
+FEW, MANY = 60, 100_000
+
+
+# Mercurial reads escapes in strings of revsets as old Pythons did.
+@pytest.mark.filterwarnings("ignore:invalid escape sequence:DeprecationWarning")
+@pytest.mark.parametrize("count", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", PARSERS)
+def test_hostile_bytes_are_read_or_refused(name: str, count: int, told: Callable[[object], None]) -> None:
+    seed = os.environ.get("VCSREPLICATOR_TEST_SEED") or random.randrange(2**32)
+    read, refused = hunt(PARSERS[name], count, seed)
+    assert read
+    if count == MANY:
+        told(f"{name}: {read} read, {refused} refused")
