@@ -196,6 +196,39 @@ def test_a_release_that_is_seen_has_its_time() -> None:
     assert events.of(chain.repository)[0].released == installation.clock.now()
 
 
+def test_an_event_does_not_get_the_time_of_a_later_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent, "STATES_BEFORE", 0)
+    installation = Installation()
+    chain = installation.push("public/one")
+    events = RecentEvents(installation.log)  # after a restart
+    installation.clock.advance(441)
+    installation.push("public/one")
+    events.read_on(0.0)
+    assert [event.released for event in events.of(chain.repository)] == [None, None]
+    installation.push("public/one")
+    events.read_on(0.0)
+    assert [event.released is None for event in events.of(chain.repository)] == [False, True, True]
+
+
+def test_an_event_that_is_read_after_its_release_gets_no_later_time() -> None:
+    installation = Installation()
+    chain = installation.push("public/one")
+    events = read_all(installation)
+    second = chain.next()
+    installation.clock.advance(1)
+    installation.state(chain, released=2, noticed=1)
+    at = installation.clock.now()
+    events.read_on(0.0)
+    third = chain.next()
+    installation.clock.advance(60)
+    installation.state(chain, released=3, noticed=3)
+    events.read_on(0.0)
+    for event in (second, third):
+        installation.log.append([NewRecord(topic=EVENTS, key=chain.repository, value=wire.encode(event))])
+    events.read_on(0.0)
+    assert [event.released for event in events.of(chain.repository)] == [at + 60, None, None]
+
+
 @pytest.mark.parametrize("value", [b"", b"\xff\x00", b"{}", b"VCR1\xff\xff\xff\xff"])
 @pytest.mark.parametrize("topic", [EVENTS, NOTICES, "state"])
 def test_a_record_of_no_known_form_is_passed_over(topic: str, value: bytes) -> None:

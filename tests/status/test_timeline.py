@@ -13,12 +13,14 @@ from testing.builders.aggregator.chains import Chain
 from tests.status.test_status import Installation
 
 
-def list_all(installation: Installation, seq: int, *, later: float = 0.0) -> list[TimelineStep]:
+def list_all(
+    installation: Installation, seq: int, *, later: float = 0.0, released: float | None = None
+) -> list[TimelineStep]:
     state, picture = installation.state, installation.picture()
     found = find_event(installation.log, state, None, seq)
     assert found is not None
     notice = find_notice(installation.log, state, found[0])
-    return list_steps(picture, state, *found, notice, installation.clock.now() + later)
+    return list_steps(picture, state, *found, notice, installation.clock.now() + later, released=released)
 
 
 def prepare(*, noticed: int) -> Installation:
@@ -44,11 +46,30 @@ def test_an_announced_event_has_each_stage_with_its_time() -> None:
     installation = prepare(noticed=2)
     installation.ack(3)
     steps = list_all(installation, 2)
-    assert {step.stage for step in steps} == set(Stage) - {Stage.RELEASED, Stage.PASSED}
-    assert all(step.is_done and step.at is not None for step in steps)
+    assert {step.stage for step in steps} == set(Stage) - {Stage.PASSED}
+    assert all(step.is_done and (step.at is not None or step.stage is Stage.RELEASED) for step in steps)
     assert {step.mirror for step in steps} == {None, "alpha"}
     [announced] = [step for step in steps if step.stage is Stage.ANNOUNCED]
     assert announced.text == "notice written: offset 3, roster version 7"
+
+
+def test_a_release_whose_time_is_not_known_says_by_when_it_was() -> None:
+    installation = prepare(noticed=2)
+    [release] = [step for step in list_all(installation, 2) if step.stage is Stage.RELEASED]
+    assert (release.at, release.is_done) == (None, True)
+    assert release.text == "released to mirrors, at a time that is not known: by 2000 ms, when alpha served it"
+    assert Stage.RELEASED not in {step.stage for step in list_all(installation, 3)}
+    installation.state = replace(installation.state, released=3)
+    [release] = [step for step in list_all(installation, 3) if step.stage is Stage.RELEASED]
+    assert release.text == "released to mirrors, at a time that is not known"
+
+
+def test_no_release_is_shown_after_the_notice_of_its_event() -> None:
+    installation = prepare(noticed=2)
+    written = installation.clock.now()
+    for released, shown in ((written - 1, written - 1), (written + 441, None)):
+        steps = list_all(installation, 2, released=released)
+        assert [step.at for step in steps if step.stage is Stage.RELEASED] == [shown]
 
 
 def test_what_an_event_waits_for_comes_last_and_is_not_done() -> None:

@@ -18,8 +18,9 @@ from ..words.shape import from_json
 # Events that are kept, of one repository and in all.
 PER_REPOSITORY, IN_ALL = 20, 20_000
 
-# Records of each partition of `events`, and of `notices`, that are read at the start.
-EVENTS_BEFORE, NOTICES_BEFORE = 200, 2000
+# Records of each partition of `events`, of `notices`, and of `state`, that are read at the start. Those of `state` say what was
+# released before: only then a later one is known to be the release of an event.
+EVENTS_BEFORE, NOTICES_BEFORE, STATES_BEFORE = 200, 2000, 2000
 
 # Records of one read: a frame has up to 512 KiB.
 BATCH = 50
@@ -37,8 +38,8 @@ logger = structlog.get_logger()
 class RecentEvent:
     """The kept members of an event.
 
-    Times are in seconds since the epoch, None if it did not happen while the dashboard followed the log. `number` is its place
-    among the announcements.
+    Times are in seconds since the epoch, None if it did not happen while the dashboard followed the log. `released` is None also
+    where the records that were read do not show which of them released the event. `number` is its place among the announcements.
     """
 
     repository: str
@@ -57,6 +58,25 @@ class RecentEvent:
     announced: float | None = None
     notice: int | None = None
     number: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Release:
+    """The newest record of a repository's state, and what the one before it released.
+
+    `before` is None if no record before it was read: then `at` may be long after the release.
+    """
+
+    incarnation: str
+    before: int | None
+    released: int
+    at: float
+
+    def date(self, event: RecentEvent) -> float | None:
+        """Return when this record released the event, None if it did not, or may not."""
+        if event.incarnation != self.incarnation or self.before is None:
+            return None
+        return self.at if self.before < event.seq <= self.released else None
 
 
 class Announcements:
@@ -94,6 +114,7 @@ class RecentEvents:
         self._pushes = Counter[int]()
         # Event id → record of a notice that was read before its event: no order is meant between two topics.
         self._early: dict[str, tuple[float, int]] = {}
+        self._releases: dict[str, _Release] = {}
 
     @property
     def announced(self) -> deque[RecentEvent]:
@@ -143,10 +164,17 @@ class RecentEvents:
             if notice.replay is None:
                 self._add_notice(notice.event.id, record.time, record.offset)
         else:
-            state = from_json(RepositoryState, record.value)
-            for known in self.of(state.repository):
-                if known.released is None and known.incarnation == state.incarnation and known.seq <= state.released:
-                    self._events[known.id] = replace(known, released=record.time)
+            self._add_state(from_json(RepositoryState, record.value), record.time)
+
+    def _add_state(self, state: RepositoryState, at: float) -> None:
+        last = self._releases.pop(state.repository, None)
+        before = last.released if last and last.incarnation == state.incarnation else None
+        self._releases[state.repository] = release = _Release(state.incarnation, before, state.released, at)
+        if len(self._releases) > IN_ALL:
+            del self._releases[next(iter(self._releases))]
+        for known in self.of(state.repository):
+            if known.released is None and (released := release.date(known)) is not None:
+                self._events[known.id] = replace(known, released=released)
 
     def _add_notice(self, name: str, at: float, offset: int) -> None:
         known = self._events.get(name)
@@ -163,7 +191,7 @@ class RecentEvents:
         if event is None or event.id in self._events:  # a heartbeat, or a repeat
             return
         push = event.changes.push
-        self._events[event.id] = RecentEvent(
+        known = RecentEvent(
             repository=event.repository,
             incarnation=event.incarnation,
             path=event.path,
@@ -177,6 +205,8 @@ class RecentEvents:
             push=push.id if push else None,
             user=push.user[:200] if push else None,
         )
+        release = self._releases.get(event.repository)
+        self._events[event.id] = replace(known, released=release.date(known)) if release else known
         if push:
             self._pushes[int(record.time)] += 1
             if len(self._pushes) > SECONDS:
@@ -201,7 +231,7 @@ class RecentEvents:
 def _open_reader(log: Log) -> Reader:
     """Open a reader of the last events and notices, and of all that follows."""
     positions = {}
-    for topic, before in ((EVENTS, EVENTS_BEFORE), (NOTICES, NOTICES_BEFORE), (STATE, 0)):
+    for topic, before in ((EVENTS, EVENTS_BEFORE), (NOTICES, NOTICES_BEFORE), (STATE, STATES_BEFORE)):
         beginnings = log.beginnings(topic)
         for partition, end in log.ends(topic).items():
             positions[topic, partition] = max(beginnings[partition], end - before)

@@ -56,10 +56,8 @@ def trace_event(sources: Sources, view: View, state: RepositoryState, seq: int) 
         raise NotRead("the log holds something else in place of this event") from None
     except ReadStopped:
         raise NotRead(f"it was not found within {DEADLINE:.0f} s; vcsreplicator trace searches longer") from None
-    steps = list_steps(view.picture, state, event, record, notice, view.now)
-    if known and known.released is not None:
-        steps.append(TimelineStep(stage=Stage.RELEASED, text="released to mirrors", at=known.released))
-        steps.sort(key=lambda step: (step.at is None, step.at or 0.0))
+    released = known.released if known else None
+    steps = list_steps(view.picture, state, event, record, notice, view.now, released=released)
     return event, [*steps, *_list_deliveries(sources, view, event, notice)]
 
 

@@ -54,9 +54,21 @@ NoticeRecord = tuple[Notice, Record]
 
 
 def list_steps(
-    picture: Picture, state: RepositoryState, event: Event, record: Record, notice: NoticeRecord | None, now: float
+    picture: Picture,
+    state: RepositoryState,
+    event: Event,
+    record: Record,
+    notice: NoticeRecord | None,
+    now: float,
+    *,
+    released: float | None = None,
 ) -> list[TimelineStep]:
-    """List the steps of the event in the order of time, those without a time last."""
+    """List the steps of the event in the order of time, those without a time last.
+
+    `released` is the time of its release, None where that is not known. One after the notice is that of a later record.
+    """
+    if notice and released is not None and released > notice[1].time:
+        released = None
     steps = [
         TimelineStep(stage=Stage.COMMITTED, text="committed on the master", at=event.time),
         TimelineStep(
@@ -65,6 +77,7 @@ def list_steps(
             at=record.time,
         ),
         *_list_mirror_steps(picture, state, event, notice, now),
+        *_find_release(state, event, notice, released),
         _find_last_step(picture, state, event, notice, now),
     ]
     return sorted(steps, key=lambda step: (step.at is None, step.at or 0.0))
@@ -86,6 +99,24 @@ def _list_mirror_steps(
         known = picture.roster.mirror(ack.mirror)
         if ack.mirror not in proofs and not (known and known.state is MirrorState.REMOVED):
             yield _describe_level(picture, ack, event, now)
+
+
+def _find_release(
+    state: RepositoryState, event: Event, notice: NoticeRecord | None, released: float | None
+) -> Iterator[TimelineStep]:
+    """Yield the release of an event that is released.
+
+    The log keeps no time of it. A mirror serves only what is released, so the first that served the event says by when it was.
+    """
+    text = "released to mirrors"
+    if released is None:
+        if not notice and not (event.incarnation == state.incarnation and event.seq <= state.released):
+            return
+        first = min(notice[0].acks, key=lambda proof: proof.served_at, default=None) if notice else None
+        text += ", at a time that is not known"
+        if first is not None and first.served_at >= event.time:
+            text += f": by {1000 * (first.served_at - event.time):.0f} ms, when {first.mirror} served it"
+    yield TimelineStep(stage=Stage.RELEASED, text=text, at=released)
 
 
 def _describe_level(picture: Picture, ack: Ack, event: Event, now: float) -> TimelineStep:
