@@ -92,11 +92,32 @@ def test_a_level_of_a_replaced_history_is_no_step_of_the_present_one() -> None:
 
 def test_a_mirror_at_just_this_event_says_since_when() -> None:
     installation = prepare(noticed=2)
+    time = installation.chain.events[2].time + 9
     installation.write(
-        "acks", f"alpha/{installation.chain.repository}", installation.chain.ack("alpha", 3, 2, time=99.0)
+        "acks", f"alpha/{installation.chain.repository}", installation.chain.ack("alpha", 3, 2, time=time)
     )
     [level] = [step for step in list_all(installation, 3) if step.mirror == "alpha"]
-    assert (level.stage, level.at, level.is_done) == (Stage.APPLIED, 99.0, True)
+    assert (level.stage, level.at, level.is_done) == (Stage.APPLIED, time, True)
+
+
+def test_no_mirror_serves_an_event_before_its_commit() -> None:
+    installation = prepare(noticed=3)
+    event = installation.chain.events[2]
+    found = find_event(installation.log, installation.state, None, 3)
+    notice = find_notice(installation.log, installation.state, event)
+    assert found is not None
+    assert notice is not None
+    stale = MirrorProof(mirror="alpha", applied_at=event.time + 1, served_at=event.time - 17)
+    notice = replace(notice[0], acks=(stale,)), notice[1]
+    steps = list_steps(installation.picture(), installation.state, *found, notice, installation.clock.now())
+    assert {step.stage: step.at for step in steps if step.mirror} == {
+        Stage.APPLIED: event.time + 1,
+        Stage.SERVED: None,
+    }
+    installation.write("acks", f"alpha/{event.repository}", installation.chain.ack("alpha", 3, time=event.time - 17))
+    assert [step.at for step in list_steps(
+        installation.picture(), installation.state, *found, None, installation.clock.now()
+    ) if step.mirror] == [None]  # fmt: skip
 
 
 def test_a_mirror_that_has_detached_the_repository_says_why_and_since_when() -> None:

@@ -249,7 +249,10 @@ class Pending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorProof:
-    """The times at which one gating mirror reached the notice's sequence."""
+    """The times by which one gating mirror had reached the notice's sequence.
+
+    They are exact unless the mirror was further by then. `applied_at` is never later than `served_at`.
+    """
 
     mirror: str
     applied_at: Time

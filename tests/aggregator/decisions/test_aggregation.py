@@ -64,6 +64,15 @@ def test_a_notice_carries_its_proof() -> None:
     ]
 
 
+def test_no_proof_says_that_a_mirror_served_before_it_applied() -> None:
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(2))
+    fed.ack(replace(chain.ack("alpha", 2, 1), applied_at=5.0, served_at=3.0))
+    fed.commit()
+    [proof] = fed.notices[0].acks
+    assert (proof.applied_at, proof.served_at) == (3.0, 3.0)
+
+
 @pytest.mark.parametrize("at", [2, 3], ids=["in the queue", "the newest"])
 @pytest.mark.parametrize("lie", [{"digest": "f" * 64}, {"event": "f" * 32}], ids=["digest", "event"])
 def test_an_ack_that_names_another_event_or_digest_counts_for_nothing_and_is_set_aside(

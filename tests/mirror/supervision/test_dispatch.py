@@ -7,7 +7,7 @@ import pytest
 
 from hgext.vcsreplicator.log import EVENTS, STATE
 from hgext.vcsreplicator.mirror.pool import Lane
-from hgext.vcsreplicator.mirror.task import Task, Warm
+from hgext.vcsreplicator.mirror.task import FoundRepository, Task, Warm
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import Event, Type
 from hgext.vcsreplicator.words.records import Reason
@@ -137,6 +137,37 @@ def test_an_ack_has_the_floor_of_the_outcome_and_keeps_since_when_it_serves(benc
         bench.answer(bench.pool.given[-1], done=1, served_at=served_at, **outcome)
         ack = bench.writer.acks[event.repository]
         assert (ack.served_at, ack.floor) == (7.0, floor)
+
+
+def test_a_level_that_a_repair_brings_is_not_served_since_the_former_one(bench: Bench) -> None:
+    chain = Chain("r")
+    first, second = chain.take(2)
+    adopted = replace(checkpoint(second), incarnation="e" * 32)
+    steps = ((first, checkpoint(first), 1, 7.0), (second, checkpoint(second), 2, 0.0), (chain.next(), adopted, 2, 0.0))
+    times = [7.0]
+    for event, reached, serving, served_at in steps:
+        bench.read(event)
+        bench.clock.advance(17.0)
+        bench.answer(
+            bench.pool.given[-1], done=1, checkpoint=reached, folder="/x", serving=serving, served_at=served_at
+        )
+        if not served_at:
+            times.append(bench.clock.now())
+        assert bench.writer.acks[event.repository].served_at == times[-1]
+    assert len(set(times)) == 3
+
+
+def test_after_a_start_a_level_has_the_time_of_its_own_ack_alone(bench: Bench) -> None:
+    first, second = Chain("r").take(2)
+    bench.read(first)
+    bench.answer(bench.pool.given[-1], done=1, checkpoint=checkpoint(first), folder="/x", serving=1, served_at=7.0)
+    acked = bench.writer.acks[first.repository]
+    for reached, serving, served_at in ((first, 1, 7.0), (second, 2, bench.clock.now())):
+        found = FoundRepository(folder="/x", checkpoint=checkpoint(reached), serving=serving)
+        bench.mirror.startup.adopt(found, acked)
+        following = bench.mirror.state.table.get(first.repository)
+        assert following is not None
+        assert following.served_at == served_at
 
 
 def test_caches_are_filled_once_more_is_served(bench: Bench) -> None:

@@ -70,5 +70,8 @@ def is_served(ack: Ack, held: HeldEvent) -> bool:
 
 
 def make_proof(ack: Ack) -> MirrorProof:
-    """Return the part of a notice about this mirror."""
-    return MirrorProof(mirror=ack.mirror, applied_at=ack.applied_at, served_at=ack.served_at)
+    """Return the part of a notice about this mirror.
+
+    The ack may be of a later level, or of a copy that was made again. What the mirror serves it has applied, so this was not later.
+    """
+    return MirrorProof(mirror=ack.mirror, applied_at=min(ack.applied_at, ack.served_at), served_at=ack.served_at)

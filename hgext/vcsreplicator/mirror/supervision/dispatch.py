@@ -143,8 +143,12 @@ class TaskDispatch:
                 following.released, following.incarnation = after.seq, after.incarnation
         if outcome.serving > following.serving:
             self._maintenance.mark_cold(following)
+        is_same_level = outcome.serving == following.serving and not (
+            before and after and before.incarnation != after.incarnation
+        )
+        # A repair also changes what is served, and says no time: it was just now. A time stays with its level.
+        following.served_at = outcome.served_at or (following.served_at if is_same_level else self._clock.now())
         following.serving = outcome.serving
-        following.served_at = outcome.served_at or following.served_at
         following.floor = outcome.floor
 
     def _deletion_of_unknown(self, task: Task, outcome: TaskOutcome) -> Checkpoint | None:

@@ -24,7 +24,7 @@ class Startup:
     def __init__(
         self, state: State, departures: Departures, detachments: Detachments, maintenance: Maintenance
     ) -> None:
-        self._settings, self._notes, self._acks = state.settings, state.notes, state.acks
+        self._settings, self._notes, self._acks, self._clock = state.settings, state.notes, state.acks, state.clock
         self._table, self._agenda = state.table, state.agenda
         self._departures, self._detachments, self._maintenance = departures, detachments, maintenance
         # The checkpoints of deleted repositories that are still kept on the disk.
@@ -52,8 +52,8 @@ class Startup:
         if found.is_locked not in (None, self._settings.lock):
             self._maintenance.mark_cold(following, relock=True)
         following.sent_ack = acked
-        if acked is not None:
-            following.served_at = acked.served_at
+        is_acked = acked is not None and (acked.incarnation, acked.serving) == (checkpoint.incarnation, found.serving)
+        following.served_at = acked.served_at if acked and is_acked else self._clock.now()
         self._table.occupy(following)
 
     def settle(self, acks: Mapping[str, Ack]) -> None:
