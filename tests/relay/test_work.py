@@ -29,8 +29,9 @@ from hgext.vcsreplicator.relay.fork import StateWatch
 from hgext.vcsreplicator.relay.jobs import Job, RepositoryBusy, RepositoryJobs
 from hgext.vcsreplicator.relay.loss import KnownPlace, LossWatch
 from hgext.vcsreplicator.relay.partitions import FRESH
+from hgext.vcsreplicator.relay.rights import explain
 from hgext.vcsreplicator.relay.sending import BATCH, EventSender
-from hgext.vcsreplicator.relay.work import RECOVERY_RETRIES, Failure, Work, explain
+from hgext.vcsreplicator.relay.work import RECOVERY_RETRIES, Failure, Work
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import NoRoom, Refused, Unavailable
 from testing.builders.aggregator.states import state_of

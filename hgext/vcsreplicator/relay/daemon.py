@@ -30,6 +30,7 @@ from ..words.errors import BadConfig, ReplicationError
 from ..words.records import RELAY_KEY, RepositoryState, ServiceTrouble
 from .admission import RelaySocket
 from .fork import StateWatch
+from .grouping import group_troubles
 from .jobs import RepositoryJobs
 from .lacking import WAITS, describe_unmounted, find_gone, find_places, find_trouble, find_unmounted, leave_out_sent
 from .loss import LossWatch
@@ -257,7 +258,7 @@ class _Relay:
             TROUBLES.labels(severity.name.lower()).set(counts[severity])
         FORKED.set(sum(REFUSES in each.text for each in self._found))
         LATE.set(sum(WAITS in each.text and each.is_urgent for each in self._found))
-        self._reporter.report(self._found, now=now)
+        self._reporter.report(group_troubles(self._found, self._settings.roots), now=now)
 
     def _find_gone(self, states: Mapping[str, RepositoryState], found: RelayRound, now: float) -> list[ServiceTrouble]:
         """Find the repositories that are gone; return the troubles of unmounted folders.

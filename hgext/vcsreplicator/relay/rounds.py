@@ -3,7 +3,7 @@
 
 import os
 import shlex
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -13,17 +13,21 @@ from ..outbox.file import Outbox, outbox_of
 from ..outbox.folder import remove_folder
 from ..status import SILENT
 from ..words.records import ServiceTrouble
+from .grouping import group_troubles
 from .jobs import Job
 from .lacking import find_trouble
 from .loss import LossWatch
 from .port import MasterPort
+from .rights import explain, give_repositories
 from .scan import find_repositories, is_folder, may_hold_repositories
-from .work import Failure, Work, explain, give_repository
+from .work import Failure, Work
 
 logger = structlog.get_logger()
 
 # Seconds that `hg init` gets to announce its repository itself.
 ANNOUNCE_AFTER = 10.0
+# Separates a folder from the reason why it cannot be read.
+UNREADABLE = ": cannot be read: "
 # Why events may wait of which no attempt failed.
 SENDS_NOW = "the relay sends them now, look again in a minute; if they still wait, see the relay's log lines"
 
@@ -40,7 +44,7 @@ class RelayRound:
     troubles: list[ServiceTrouble] = field(default_factory=list)
 
 
-def find_work(roots: Iterable[str], port: MasterPort, work: Work, losses: LossWatch, now: float) -> RelayRound:
+def find_work(roots: Collection[str], port: MasterPort, work: Work, losses: LossWatch, now: float) -> RelayRound:
     """Start the jobs that are due in every repository below the roots."""
     found = RelayRound()
     for root in roots:
@@ -58,6 +62,8 @@ def find_work(roots: Iterable[str], port: MasterPort, work: Work, losses: LossWa
         for folder in _list_deleted(os.path.join(root, ".vcsreplicator", "deleted")):
             found.troubles.extend(_check_deleted(root, folder, work, now))
     work.forget_failures({*found.folders, *found.unreadable})
+    for trouble in group_troubles((each for each in found.troubles if UNREADABLE in each.text), roots):
+        logger.warning("repository not readable", reason=trouble.text)
     return found
 
 
@@ -139,15 +145,14 @@ def _report_unreadable(folder: str, error: OSError, now: float, *, is_root: bool
 
     Only in a folder with `.hg` it is certain that a repository is there; below a root there may be what other users own.
     """
-    logger.warning("repository not readable", folder=folder, reason=str(error))
     reason, quoted = f"{error.strerror}: {error.filename}", shlex.quote(folder)
     if "/.hg" in str(error.filename):
         reason = explain(folder, error)
     elif isinstance(error, PermissionError) and is_root:
         reason += f"; as root, run: chown {name_own_user()} {quoted} && chmod u+rwx {quoted}"
     elif isinstance(error, PermissionError):
-        reason += f"; if it holds repositories, as root, run: {give_repository(folder)}"
-    return ServiceTrouble(text=f"{folder}: cannot be read: {reason}", since=now, is_urgent=is_root)
+        reason += f"; if it holds repositories, as root, run: {give_repositories([folder])}"
+    return ServiceTrouble(text=f"{folder}{UNREADABLE}{reason}", since=now, is_urgent=is_root)
 
 
 def _list_deleted(folder: str) -> list[str]:

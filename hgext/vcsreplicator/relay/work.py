@@ -4,11 +4,8 @@
 It works in many repositories at once, on one job at a time in each, and retries failures indefinitely.
 """
 
-import contextlib
 import os
 import random
-import shlex
-import stat
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -18,13 +15,14 @@ from dataclasses import dataclass, field, replace
 import prometheus_client
 import structlog
 
-from ..log.ownership import name_own_user
 from ..outbox.file import outbox_of
 from ..words.clock import Clock
 from ..words.errors import BlobsUnavailable, NoRoom, Refused, Unavailable
-from ..words.retry import FAILOVER, RECONNECT
+from ..words.retry import FAILOVER, RECONNECT, Backoff
+from .grouping import GroupedLines
 from .jobs import Job, RepositoryBusy
 from .partitions import LoggedOutage
+from .rights import explain, find_denied
 from .scan import is_folder
 
 logger = structlog.get_logger()
@@ -38,6 +36,8 @@ WAITING = prometheus_client.Gauge(
 RECOVERY_RETRIES = 5
 # Repositories that wait for the log and may each try as often as one alone; more of them share these attempts.
 OFTEN = 4
+# For repositories that this user may not write: until an operator gives the right, each attempt fails. LONGEST is that of many.
+DENIED, LONGEST = Backoff(first=0.1, longest=120.0), 600.0
 # Failures of a repository in a row that are logged as warnings; further ones are errors.
 QUIET_FAILURES = 3
 # Seconds between two looks at which tasks are due.
@@ -48,12 +48,14 @@ TICK = 0.1
 class _RepositoryTask:
     """The jobs that wait in one repository.
 
-    `running` is true while a worker does some of them, `is_away` if the newest failure was that the log was away.
+    `running` is true while a worker does some of them, `is_away` if the newest failure was that the log was away, `is_denied` if it
+    was that this user may not use a file of the repository.
     """
 
     jobs: set[Job] = field(default_factory=set)
     running: bool = False
     is_away: bool = False
+    is_denied: bool = False
     failures: int = 0
     not_before: float = 0.0
 
@@ -78,13 +80,14 @@ class _JobOutcomes:
     """What came of the jobs in one repository.
 
     These are the jobs to retry, a failure to roll back, and one of another job. `is_away` and `has_answered` say what the newest
-    failure, and a job that succeeded, showed of the log.
+    failure, and a job that succeeded, showed of the log, `is_denied` that this user may not use a file.
     """
 
     retried: set[Job] = field(default_factory=set)
     unrecovered: Failure | None = None
     failure: Failure | None = None
     is_away: bool = False
+    is_denied: bool = False
     has_answered: bool = False
 
     def note(self, failure: Failure) -> None:
@@ -109,8 +112,9 @@ class Work:
         self._table, self._stop, self._clock = table, stop, clock
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="relay")
         self._tasks: dict[str, _RepositoryTask] = {}
-        # How many tasks wait because the log was away.
-        self._tasks_away = 0
+        # How many tasks wait because the log was away, and how many for a right.
+        self._tasks_away = self._tasks_denied = 0
+        self._lines = GroupedLines(clock)
         self.failed: dict[str, Failure] = {}
         self.unrecovered: dict[str, Failure] = {}
         self.on_failed: Callable[[str, str, bool], None] = lambda folder, reason, is_full: None
@@ -165,13 +169,15 @@ class Work:
     def _run_task(self, folder: str, task: _RepositoryTask) -> None:
         with self._changed:
             jobs, task.jobs = task.jobs, set()
-            was_away = task.is_away
+            was_away, was_denied = task.is_away, task.is_denied
             self._set_away(task, is_away=False)
+            self._set_denied(task, is_denied=False)
         outcomes = self._run_jobs(folder, task, jobs)
         with self._changed:
             task.running = False
             task.jobs |= outcomes.retried
             self._set_away(task, is_away=outcomes.is_away)
+            self._set_denied(task, is_denied=outcomes.is_denied)
             if outcomes.retried:
                 task.failures += 1
                 task.not_before = self._clock.monotonic() + self._choose_delay(task)
@@ -179,6 +185,8 @@ class Work:
                 task.failures, task.not_before = 0, 0.0
             if was_away and outcomes.has_answered and not outcomes.is_away:
                 self._start_those_away()
+            if was_denied and outcomes.has_answered and not outcomes.is_denied:
+                self._start_those_denied()
             _replace_failure(self.unrecovered, folder, outcomes.unrecovered)
             _replace_failure(self.failed, folder, outcomes.failure)
             if any(failure and not failure.is_busy for failure in (outcomes.unrecovered, outcomes.failure)):
@@ -192,6 +200,9 @@ class Work:
 
     def _choose_delay(self, task: _RepositoryTask) -> float:
         """Return the seconds to a task's next attempt; the caller holds the condition."""
+        if task.is_denied:
+            fair = min(self._tasks_denied / OFTEN, LONGEST)
+            return max(DENIED.delay(task.failures, random.random()), fair * (0.8 + 0.4 * random.random()))
         longest = RECONNECT.delay(task.failures, random.random())
         if not task.is_away:
             return longest
@@ -202,6 +213,22 @@ class Work:
         """Note whether a task waits for the log; the caller holds the condition."""
         self._tasks_away += is_away - task.is_away
         task.is_away = is_away
+
+    def _set_denied(self, task: _RepositoryTask, *, is_denied: bool) -> None:
+        """Note whether a task waits for a right; the caller holds the condition."""
+        self._tasks_denied += is_denied - task.is_denied
+        task.is_denied = is_denied
+
+    def _start_those_denied(self) -> None:
+        """Start what waits for a right, which an operator may have given to all.
+
+        The caller holds the condition.
+        """
+        for folder, task in self._tasks.items():
+            if task.is_denied:
+                self._set_denied(task, is_denied=False)
+                task.not_before = 0.0
+                self._start_task(folder, task)
 
     def _start_those_away(self) -> None:
         """Start what waits for the log, which answers again.
@@ -232,7 +259,7 @@ class Work:
                 if job is not Job.RECOVER or task.failures < RECOVERY_RETRIES:
                     outcomes.retried.add(job)
             except Refused as error:
-                logger.error("refused", job=job, folder=folder, **outbox_of(folder).names(), reason=str(error))
+                self._report_failure("error", "refused", folder, job, str(error))
                 outcomes.note(Failure(job, str(error), now, is_permanent=True))
             except Exception as error:
                 # Deleted or renamed: the next round finds it at its new place.
@@ -240,8 +267,9 @@ class Work:
                     logger.info("repository gone", job=job, folder=folder)
                     return _JobOutcomes(outcomes.retried)
                 outcomes.is_away = isinstance(error, Unavailable) and not isinstance(error, BlobsUnavailable)
-                reason, denied = explain(folder, error), _find_denied(folder, error)
-                _report_failure(folder, job, task, error, reason)
+                reason, denied = explain(folder, error), find_denied(folder, error)
+                outcomes.is_denied = denied is not None
+                self._note_failure(folder, job, task, error, reason)
                 outcomes.note(Failure(job, reason, now, is_permanent=denied is not None))
                 if job is Job.RECOVER:
                     outcomes.retried = {Job.RECOVER, Job.ANNOUNCE} & jobs
@@ -253,6 +281,26 @@ class Work:
                 outcomes.retried = jobs
                 break
         return outcomes
+
+    def _note_failure(self, folder: str, job: Job, task: _RepositoryTask, error: Exception, reason: str) -> None:
+        FAILURES.inc()
+        is_expected = isinstance(error, Unavailable) or task.failures < QUIET_FAILURES
+        severity = "warning" if is_expected and find_denied(folder, error) is None else "error"
+        if isinstance(error, LoggedOutage):
+            severity = "debug"
+        fields = {"failures": task.failures + 1, "kind": type(error).__name__}
+        self._report_failure(severity, "will try again", folder, job, reason, **fields)
+
+    def _report_failure(self, severity: str, event: str, folder: str, job: Job, reason: str, **fields: object) -> None:
+        """Write a line about a failed attempt, unless the newest one about its reason is new."""
+
+        def write_line(attempts: int, repositories: int) -> None:
+            many = {"attempts": attempts, "repositories": repositories} if repositories > 1 else {}
+            getattr(logger, severity)(
+                event, job=job, folder=folder, **outbox_of(folder).names(), **fields, **many, reason=reason
+            )
+
+        self._lines.note(write_line, folder, event, job, severity, reason)
 
     def _start_due_tasks(self) -> None:
         while self._has_tasks.wait() and not self._stop.wait(TICK):
@@ -278,43 +326,3 @@ def is_hidden(folder: str) -> bool:
     except OSError:
         return True
     return False
-
-
-def explain(folder: str, error: Exception) -> str:
-    """Say why a job failed and, if another user's file is the reason, what to run."""
-    denied = _find_denied(folder, error)
-    if denied is None:
-        return str(error)
-    reason, path = denied
-    return f"{reason}: {path}; as root, run: {give_repository(folder)}"
-
-
-def give_repository(folder: str) -> str:
-    """Return the command that gives a repository to this user.
-
-    If a group may write in the folder above, it gets this right in the repository too, but not on its hgrc: that has hooks.
-    """
-    quoted, is_shared = shlex.quote(folder), False
-    with contextlib.suppress(OSError):
-        is_shared = bool(os.stat(os.path.dirname(folder)).st_mode & stat.S_IWGRP)
-    rights = f" && chmod -R g+rwX {quoted} && chmod -f g-w {quoted}/.hg/hgrc" if is_shared else ""
-    return f"chown -R {name_own_user()} {quoted}{rights}"
-
-
-def _find_denied(folder: str, error: Exception) -> tuple[str, str] | None:
-    """Return why this user may not use a file in the folder, and the file."""
-    if not isinstance(error, PermissionError) or not isinstance(error.filename, str | bytes):
-        return None
-    path = os.fsdecode(error.filename)
-    return (error.strerror or str(error), path) if f"{path}{os.sep}".startswith(f"{folder}{os.sep}") else None
-
-
-def _report_failure(folder: str, job: Job, task: _RepositoryTask, error: Exception, reason: str) -> None:
-    FAILURES.inc()
-    is_expected = isinstance(error, Unavailable) or task.failures < QUIET_FAILURES
-    write = logger.warning if is_expected else logger.error
-    if isinstance(error, LoggedOutage):
-        write = logger.debug
-    count, kind = task.failures + 1, type(error).__name__
-    names = outbox_of(folder).names()
-    write("will try again", job=job, folder=folder, **names, failures=count, reason=reason, kind=kind)
