@@ -44,6 +44,9 @@ BATCH = 200
 # Part of `pause_after`. An endpoint for which nothing was queued for longer is not known to have failed all the time.
 QUIET_PART = 1 / 3
 
+# Seconds after a failed attempt before which a success of others does not hasten the next one.
+EARLY = 10.0
+
 # Seconds by which the clock may differ from the monotonic one before it counts as set.
 CLOCK_SET = 1.0
 
@@ -189,6 +192,9 @@ class Dispatcher(threading.Thread):
                 failing=each.failing_since is not None,
             )
         queues.add(queued, self._under_way)
+        for number, member in queues.members.items():
+            if not member.failing:  # a kill may have come between its success and its repeats
+                queues.hasten(number, self.clock.now())
         tried = {item.subscription for item in queued if item.attempt}
         for number, member in queues.members.items():
             known = self._queues.members.get(number)
@@ -267,13 +273,14 @@ class Dispatcher(threading.Thread):
             logger.error("delivery given up", **where, **named, reason=answer.error)
         if redelivered:
             self._change = -1  # the queues are read again before the next attempt begins
-        for item, _, after in results:
+        for item, answer, after in results:
             if item.id in redelivered:
                 self._under_way.pop(item.id, None)
                 self._queues.again(item, item)
             elif after.state is DeliveryState.QUEUED:
                 self._under_way.pop(item.id, None)
-                self._queues.again(item, replace(item, attempt=after.attempt, mature_at=after.mature_at))
+                later = replace(item, attempt=after.attempt, mature_at=after.mature_at, planned=None)
+                self._queues.again(item, replace(later, early_at=now + max(EARLY, answer.wait)))
             else:
                 self._finish_attempt(item)
         for item, answer in ended:
@@ -281,11 +288,17 @@ class Dispatcher(threading.Thread):
             self._note_health(deliveries, item, answer, now)
 
     def _find_next(self, item: WaitingDelivery, answer: AttemptResult, now: float) -> AttemptEnd:
+        """Return what becomes of a delivery after an attempt.
+
+        A hastened attempt that fails costs none of the ladder: an endpoint that comes and goes would use it up within seconds.
+        """
         attempt, state, mature_at = item.attempt + 1, DeliveryState.QUEUED, now
         if answer.verdict is DeliveryVerdict.DELIVERED:
             state = DeliveryState.DELIVERED
         elif answer.verdict is DeliveryVerdict.GONE:
             attempt = item.attempt  # not its fault: it waits for the subscription
+        elif answer.verdict is DeliveryVerdict.AGAIN and item.planned is not None and now < item.planned:
+            attempt, mature_at = item.attempt, max(item.planned, now + answer.wait)
         elif answer.verdict is DeliveryVerdict.WRONG or attempt >= len(self.settings.ladder):
             state = DeliveryState.EXHAUSTED
         else:
@@ -328,6 +341,7 @@ class Dispatcher(threading.Thread):
         self._subscriptions[stored.id] = replace(stored, failing_since=since)
         self._queues.members[stored.id].failing = since is not None
         if since is None:
+            self._queues.hasten(stored.id, self.clock.now())
             logger.info("subscription answers again", subscription=stored.name)
         else:
             logger.warning("subscription fails", subscription=stored.name, reason=answer.error)

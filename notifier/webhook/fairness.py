@@ -14,7 +14,7 @@ import enum
 import heapq
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 class AttemptLane(enum.Enum):
@@ -32,7 +32,8 @@ class WaitingDelivery:
     """A delivery that waits.
 
     `attempt` counts the attempts before (0: not tried yet, and it begins at once), `mature_at` is in seconds since the epoch.
-    `orders` names the chains that it stands in: its repository and its URLs.
+    `orders` names the chains that it stands in: its repository and its URLs. `planned` is when a hastened repeat would have begun,
+    `early_at` when a repeat may be hastened to.
     """
 
     mature_at: float
@@ -40,6 +41,8 @@ class WaitingDelivery:
     subscription: int = field(compare=False)
     orders: tuple[str, ...] = field(compare=False)
     attempt: int = field(compare=False)
+    planned: float | None = field(compare=False, default=None)
+    early_at: float = field(compare=False, default=0.0)
 
     @property
     def lane(self) -> AttemptLane:
@@ -149,6 +152,18 @@ class Queues:
         for each in freed.values():
             if self._is_first(each):
                 self._queue_delivery(each)
+
+    def hasten(self, subscription: int, now: float) -> None:
+        """Make the repeats of a subscription due whose endpoint answers again.
+
+        They keep their order. None that failed a moment ago, or was told when to come again, begins sooner than `early_at`.
+        """
+        items = self._waiting[AttemptLane.REPEAT].get(subscription, [])
+        for place, item in enumerate(items):
+            if (early := max(now, item.early_at)) < item.mature_at:
+                planned = item.mature_at if item.planned is None else item.planned
+                items[place] = replace(item, mature_at=early, planned=planned)
+        heapq.heapify(items)
 
     def wakes_at(self) -> float | None:
         """Return when the next delivery matures; None if none waits."""

@@ -114,6 +114,53 @@ def test_nothing_waits_since_a_failure_however_long_it_takes_to_record_it(
     assert it.failing_since == it.clock.now()
 
 
+@pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
+def test_the_first_success_makes_all_due_that_waits_for_the_endpoint(dispatch: Dispatch, *, restarts: bool) -> None:
+    it = dispatch(ladder=(0, 500, 5000))
+    with it.running() as webhooks:
+        submit_apart(webhooks, *range(1, 9))
+        eventually(
+            lambda: it.deliveries.counts() == {"queued": 8} and all(each.attempt for each in it.deliveries.queued())
+        )
+        it.clock.advance(dispatcher.EARLY + 1)
+        it.endpoint.reply = lambda request: Reply()
+        before = len(it.endpoint.told)
+        if not restarts:
+            submit_apart(webhooks, 9)
+            it.wait_for(delivered=9)
+            assert sorted(it.endpoint.told[before:]) == [(f"r{number}", 1) for number in range(1, 10)]
+    if restarts:  # killed between the success and the repeats
+        it.deliveries.subscriptions.failing(it.deliveries.subscriptions.all()[0].id, None)
+        with it.running():
+            it.wait_for(delivered=8)
+
+
+def test_an_endpoint_that_comes_and_goes_uses_up_no_ladder(dispatch: Dispatch) -> None:
+    it = dispatch(ladder=(0, 500))
+    with it.running() as webhooks:
+        submit_apart(webhooks, 1)
+        eventually(lambda: [each.attempt for each in it.deliveries.queued()] == [1])
+        [before] = it.deliveries.queued()
+        for number in range(2, 5):
+            it.clock.advance(dispatcher.EARLY + 1)
+            asked = len(it.endpoint.told)
+            new = f"r{number}"
+            it.endpoint.reply = lambda request, new=new: Reply(status=200 if new in str(request.body) else 503)
+            submit_apart(webhooks, number)
+            eventually(lambda asked=asked: len(it.endpoint.told) == asked + 2, "the new one, and the first again")
+            eventually(lambda: it.failing_since is not None)
+        assert it.deliveries.queued() == [before]
+        assert it.deliveries.counts() == {"queued": 1, "delivered": 3}
+
+
+def submit_apart(webhooks: Webhooks, *numbers: int) -> None:
+    """Submit a message of another repository for each number."""
+    for number in numbers:
+        [message] = messages(a_notice(an_event(f"r{number}", 1)), number, PUBLIC)
+        webhooks.submit(Delivery(number=number, message=message, attempt=1))
+    assert [outcome.error for outcome in webhooks.outcomes(0)] == [None] * len(numbers)
+
+
 def test_webhook_whose_deliveries_fail_one_behind_the_other_is_paused(dispatch: Dispatch) -> None:
     it = dispatch(ladder=(0, 2 * DAY), pause_after=3 * DAY)
     began = it.clock.now()

@@ -43,6 +43,16 @@ def test_a_first_attempt_begins_at_once_whatever_the_clock_said_when_it_arrived(
     assert ids(waiting.next(5)) == [1]
 
 
+def test_repeats_are_hastened_in_their_order_but_not_before_they_may() -> None:
+    waiting = queues(fast(), fast())
+    waiting.add([item(number, attempt=1, mature_at=100 - number) for number in (1, 2)])
+    waiting.add([replace(item(3, attempt=1, mature_at=90), early_at=20.0), item(4, 2, attempt=1, mature_at=50)])
+    waiting.hasten(1, 5)
+    begun = waiting.next(5)
+    assert [(each.id, each.planned) for each in begun] == [(1, 99), (2, 98)]
+    assert (waiting.next(19), ids(waiting.next(20)), waiting.wakes_at()) == ([], [3], 50)
+
+
 def test_flood_for_one_subscription_does_not_starve_another() -> None:
     waiting = queues(fast(), fast(), workers=5)
     waiting.add([item(number) for number in range(100)])
