@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator check` on a master: what the relay reports to the log or, while it is silent, what is in the outboxes."""
 
+import errno
 import json
 import math
 import os
@@ -70,7 +71,8 @@ def disks(master: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
     def measure(folder: str) -> SimpleNamespace:
         free = left.get(folder, 1 << 20)
-        return SimpleNamespace(f_blocks=1 << 20, f_frsize=1, f_bavail=abs(free), f_files=9, f_favail=9 * (free >= 0))
+        counts = {"f_bavail": abs(free), "f_files": 9, "f_favail": 9 * (free >= 0)}
+        return SimpleNamespace(f_blocks=1 << 20, f_frsize=1, f_flag=0, **counts)
 
     monkeypatch.setattr(asking, "os", SimpleNamespace(**{**vars(os), "statvfs": measure}))
     return left
@@ -94,6 +96,38 @@ def test_a_full_disk_of_the_blobs_is_named_with_all_else(master: Path, disks: di
 def test_a_disk_without_inodes_is_named(master: Path, disks: dict[str, int]) -> None:
     disks[f"{master}/blobs"] = -(1 << 20)
     assert f"CRITICAL - {master}/blobs: no inodes left on its disk: pushes with large" in said(master)[1]
+
+
+def test_a_masters_disk_that_refuses_pushes_is_named(master: Path, disks: dict[str, int]) -> None:
+    root = f"{master}/repos"
+    report(master)
+    disks[root] = 4096
+    code, text = said(master)
+    assert code == 2
+    assert f"{root}: no space left on its disk: the master refuses pushes; free some space" in text
+    (master / "repos/one/.hg/store/outbox.0001.log").unlink()
+    assert root not in said(master)[1], "a mirror with the same roots"
+
+
+@pytest.mark.parametrize(("number", "reason"), [(errno.EIO, "Input/output error"), (0, "")], ids=["fails", "read-only"])
+def test_a_masters_disk_that_fails_is_named(
+    master: Path, disks: dict[str, int], monkeypatch: pytest.MonkeyPatch, number: int, reason: str
+) -> None:
+    root, measure = f"{master}/repos", asking.os.statvfs
+
+    def fail(folder: str) -> object:
+        if folder == root and number:
+            raise OSError(number, os.strerror(number), folder)
+        if folder == root:
+            return SimpleNamespace(**{**vars(measure(folder)), "f_flag": os.ST_RDONLY})
+        return measure(folder)
+
+    monkeypatch.setattr(asking.os, "statvfs", fail)
+    report(master)
+    code, text = said(master)
+    assert code == 2
+    said_of_it = f"its disk fails: {reason}" if number else "its disk is mounted read-only"
+    assert f"{root}: {said_of_it}: the master refuses pushes; see: journalctl -k" in text
 
 
 def test_a_disk_that_hangs_is_named_and_all_else_too(

@@ -2,6 +2,7 @@
 """The state of log and machine that `status` and `check` show."""
 
 import contextlib
+import errno
 import functools
 import os
 import threading
@@ -77,12 +78,13 @@ def add_findings(summary: Summary, here: Sequence[Finding]) -> Summary:
 def find_here(
     config: Config, open_log: Callable[[], Log], expected: Expectations, measure_silence: Callable[[str], float]
 ) -> list[Finding]:
-    """Find full disks here and, if the relay is silent, troubles in the outboxes.
+    """Find full and failing disks here and, if the relay is silent, troubles in the outboxes.
 
     `measure_silence` returns the seconds since a service reported.
     """
     found = [finding for finding in (find_full_log(config), _find_full_blobs(config)) if finding is not None]
     relay = relay_of(config)
+    found += _find_full_roots(relay) if relay else []
     if relay and measure_silence(RELAY_KEY + relay.source) > max(expected.patience, REPORTED_WITHIN):
         found += _find_on_disk(relay, open_log)
     return found
@@ -130,12 +132,29 @@ def _find_full_blobs(config: Config) -> Finding | None:
     return _describe_full(unquote(parts.path), "pushes with large bundles wait in their outboxes")
 
 
-def _describe_full(folder: str, what: str) -> Finding | None:
-    found = list[os.statvfs_result]()
+def _find_full_roots(relay: RelaySettings) -> list[Finding]:
+    """Find out which roots of a master here have a disk that is full, fails or hangs.
+
+    The relay hardly writes there: without this finding only pushers would know.
+    """
+    found = (_describe_full(root, "the master refuses pushes", must_write=True) for root in relay.roots)
+    findings = [finding for finding in found if finding is not None]
+    if findings and any(map(os.path.isdir, relay.roots)):
+        from ..relay.lacking import has_outbox  # a quarter of a second
+
+        return findings if has_outbox(relay.roots) else []  # a mirror may use the same roots
+    return findings
+
+
+def _describe_full(folder: str, what: str, *, must_write: bool = False) -> Finding | None:
+    """Describe a disk that is full, fails or hangs, or with `must_write` is read-only."""
+    found, failed = list[os.statvfs_result](), list[OSError]()
 
     def measure() -> None:
-        with contextlib.suppress(OSError):
+        try:
             found.append(os.statvfs(folder))
+        except OSError as error:
+            failed.append(error)
 
     # Not `ask_aside`, which costs each check the time to load futures.
     thread = threading.Thread(target=measure, name="disk", daemon=True)
@@ -143,6 +162,10 @@ def _describe_full(folder: str, what: str) -> Finding | None:
     thread.join(PATIENCE)
     if thread.is_alive():
         text = f"{folder}: its disk does not answer: {what}"
+    elif failed and failed[0].errno not in (errno.ENOENT, errno.EACCES):
+        text = f"{folder}: its disk fails: {failed[0].strerror}: {what}; see: journalctl -k"
+    elif found and must_write and found[0].f_flag & os.ST_RDONLY:
+        text = f"{folder}: its disk is mounted read-only: {what}; see: journalctl -k"
     elif found and (lacking := _find_lacking(found[0])):
         text = f"{folder}: no {lacking} left on its disk: {what}; free some {lacking}"
     else:
