@@ -125,12 +125,16 @@ class Replay:
 
 def _describe_replay(replay: Replay) -> str:
     if replay.confirmed < replay.taken:
-        what = f"sent {replay.confirmed} of {replay.taken} messages again"
+        what = f"sent {replay.confirmed} of {_count_messages(replay.taken)} again"
         return f"{FAILED}{what}; vcsreplicator errors has those that were rejected or skipped"
     if replay.taken:
-        return f"sent {replay.taken} messages again"
+        return f"sent {_count_messages(replay.taken)} again"
     argument = replay.request.members
     return f"{NOTHING}sent: the log has no message for it about {argument['repository']} since then"
+
+
+def _count_messages(count: int) -> str:
+    return "1 message" if count == 1 else f"{count} messages"
 
 
 @dataclass(slots=True, kw_only=True)

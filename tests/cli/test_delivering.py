@@ -92,7 +92,7 @@ def test_a_message_that_is_queued_for_a_webhook_is_not_delivered(
 def test_of_a_webhook_without_a_delivery_of_the_message_none_is_claimed(tmp_path: Path, message: Message) -> None:
     assert traced(tmp_path)["hooks"] == f"passed; its deliveries are on the notifier's machine: {SEE}"
     deliver(tmp_path, message)
-    assert traced(tmp_path)["hooks"] == "passed; none of its deliveries is kept, if there was any"
+    assert traced(tmp_path)["hooks"] == "passed; no delivery of it is kept"
     (tmp_path / "deliveries.db").write_text("no database, but long enough to be read as one" * 100)
     assert traced(tmp_path)["hooks"] == f"passed; its deliveries cannot be read: {SEE}"
 

@@ -742,7 +742,7 @@ def test_skip_of_a_message_that_was_skipped_waits_for_the_attempt_of_its_replay(
     turns.loop.collect(0)
     turns.take(3)
     assert turns.state.requests.read(number).result == f"skipped {wanted} of https://hg.example/x"
-    assert (turns.state.requests.read(replay).result or "").startswith("failed: sent 0 of 1 messages again")
+    assert (turns.state.requests.read(replay).result or "").startswith("failed: sent 0 of 1 message again")
 
 
 def test_skip_of_a_message_behind_one_that_failed_is_answered(turns: Turns) -> None:

@@ -74,7 +74,7 @@ def _describe_webhook(settings: "NotifierSettings | None", name: str, messages: 
     except (BadConfig, Unavailable):  # the command says why; guests of the dashboard read this too
         return f"passed; its deliveries cannot be read: {see}"
     if not counts:
-        return "passed; none of its deliveries is kept, if there was any"
+        return "passed; no delivery of it is kept"
     summary = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
     return summary if counts.keys() == {DeliveryState.DELIVERED.value} else f"{summary}: {see}"
 
