@@ -22,7 +22,7 @@ from hgext.vcsreplicator.log import NOTICES, RENEW_EVERY, Log, Record
 from hgext.vcsreplicator.log.ownership import write_making
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Expired, MalformedEvent, ReplicationError, Rewound, Unavailable
-from hgext.vcsreplicator.words.records import DESTINATION_GROUP
+from hgext.vcsreplicator.words.records import DESTINATION_GROUP, UNREAD
 from hgext.vcsreplicator.words.retry import FAILOVER
 from hgext.vcsreplicator.words.shape import extensible, from_json, to_json
 
@@ -324,7 +324,7 @@ class NoticeReader:
 
     def _skip_expired(self, beginning: int) -> None:
         """Pass over notices that expired before they were sent."""
-        reason = f"notices {self._read_to} to {beginning - 1} left the log before they were delivered to {self._name}"
+        reason = f"notices {self._read_to} to {beginning - 1} {UNREAD} {self._name}"
         self._rejects.keep(reason, b"", self._read_to, None)
         logger.error("notices lost", reason=reason)
         self._window.take(beginning - 1, [])

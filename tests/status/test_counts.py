@@ -7,11 +7,16 @@ from hgext.vcsreplicator.log import ERRORS, NOTICES, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import FIRST_POLL, find_beginnings, read_records
 from hgext.vcsreplicator.status import Picture
+from hgext.vcsreplicator.status.findings import Expectations, findings
 from hgext.vcsreplicator.status.follower import Follower, look_at_destinations
-from hgext.vcsreplicator.words.records import SUBMITTED_KEY
+from hgext.vcsreplicator.status.wording import Severity
+from hgext.vcsreplicator.words.clock import DAY
+from hgext.vcsreplicator.words.records import SUBMITTED_KEY, UNREAD
+from notifier.rejects import Rejects
 from testing.builders.log.losinglog import LosingLog
 from testing.builders.log.markedlog import MarkedLog
 from testing.builders.log.memorylog import MemoryLog
+from testing.clock import HandClock
 from testing.services.kafka import Kafka
 
 pytestmark = pytest.mark.processes
@@ -45,6 +50,23 @@ def test_a_destination_without_new_notices_is_counted_without_a_long_wait() -> N
     look_at_destinations(marked, picture)  # type: ignore[arg-type]
     assert picture.lacking == {"hooks": 0}
     assert max(marked.waits) <= 2 * FIRST_POLL
+
+
+def test_notices_that_expired_before_a_destination_read_them_are_critical() -> None:
+    log, picture, clock = MemoryLog(), Picture(), HandClock()
+    log.create(topics(partitions=1))
+    for name in ("hooks", "hooks", "removed"):
+        reason = f"notices 10 to 15 {UNREAD} {name}"
+        Rejects(name, log, clock).keep(reason, b"", 10, None)
+    look_at_destinations(log, picture)
+    now = picture.unread["hooks"][1]
+    found = [each for each in findings(picture, now, Expectations(destinations=("hooks",))) if "lost" in each.text]
+    assert [(each.level, each.text.partition(" notices")[0]) for each in found] == [
+        (Severity.CRITICAL, "destination hooks lost up to 12")
+    ]
+    assert "vcsreplicator errors list" in found[0].text
+    later = findings(picture, now + 2 * DAY, Expectations(destinations=("hooks",)))
+    assert not any("lost" in each.text for each in later)
 
 
 @pytest.mark.parametrize("topic", [NOTICES, ERRORS])

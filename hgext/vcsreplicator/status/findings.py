@@ -69,6 +69,7 @@ def findings(picture: Picture, now: float, expected: Expectations) -> list[Findi
     reported = _find_reported(picture, now, expected)
     found += _find_destinations(picture, now, expected)
     found += _find_stalled(picture, now, expected.destinations, reported)
+    found += _find_unread(picture, now, expected.destinations)
     found += _find_forked(picture, now, reported)
     gone = picture.gone(now)
     found += [find_detached(picture, ack, now) for ack in picture.detached() if ack.mirror not in gone]
@@ -264,6 +265,19 @@ def _find_stalled(
             text = f"destination {name} is stalled: {lag} notices wait, the first {format_since(now - waits, now)}"
             found.append(Finding(level=severity, text=f"{text}; see: vcsreplicator destination list"))
     return found
+
+
+def _find_unread(picture: Picture, now: float, wanted: Sequence[str] | None) -> Iterator[Finding]:
+    """Yield for a day which destinations lost notices, because these expired first."""
+    for name, (count, since) in sorted(picture.unread.items()):
+        if abs(now - since) > DAY or (wanted is not None and name not in wanted):
+            continue
+        text = (
+            f"destination {name} lost up to {count} notices, which left the log before it read them ({format_since(since, now)}); "
+            "its receivers must ask json-pushes for what they lack, and notices need a longer retention (docs/log.md): "
+            "vcsreplicator errors list"
+        )
+        yield Finding(level=Severity.CRITICAL, text=text)
 
 
 def _find_forked(picture: Picture, now: float, reported: Sequence[Finding]) -> list[Finding]:

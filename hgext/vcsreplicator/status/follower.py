@@ -5,8 +5,9 @@ Compacted topics are read whole once and then followed, so a watched picture cos
 """
 
 import math
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from itertools import islice
 
@@ -14,7 +15,8 @@ from ..log import ACKS, ERRORS, NOTICES, ROSTER, SERVICES, STATE, Log, Record, t
 from ..log.table import find_beginnings, read_on
 from ..words.clock import Clock, SystemClock
 from ..words.errors import BadConfig, Expired
-from ..words.records import DESTINATION_GROUP, SUBMITTED_KEY
+from ..words.records import DESTINATION_GROUP, SUBMITTED_KEY, UNREAD, ErrorRecord
+from ..words.shape import try_json
 from . import SILENT, Picture
 
 # Seconds for which a record counts as just written, and by which the time may be wrong.
@@ -26,6 +28,9 @@ WATCH = 12.0
 
 # Most records of `notices`, and of the larger `errors`, that are read to count them.
 COUNTED, COUNTED_ERRORS = 1000, 100
+
+# The offsets of notices that a destination lost.
+_UNREAD = re.compile(rf"notices (\d{{1,18}}) to (\d{{1,18}}) {UNREAD} ")
 
 
 class Follower:
@@ -184,8 +189,21 @@ def look_at_destinations(log: Log, picture: Picture) -> None:
     picture.lacking, picture.oldest = lacking, oldest
     beginning, end = log.beginnings(ERRORS)[0], log.ends(ERRORS)[0]
     errors = _read_some(log, ERRORS, beginning, end, limit=COUNTED_ERRORS)
+    picture.unread = _find_unread(errors)
     rejects = sum(record.key != SUBMITTED_KEY for record in errors)
     picture.errors = rejects if len(errors) < COUNTED_ERRORS else end - beginning
+
+
+def _find_unread(errors: Iterable[Record]) -> dict[str, tuple[int, float]]:
+    """Find how many notices each destination lost because they expired, and when."""
+    found = dict[str, tuple[int, float]]()
+    for record in errors:
+        error = try_json(ErrorRecord, record.value) if record.key is None else None
+        match = _UNREAD.match(error.reason) if error else None
+        if error is not None and error.destination is not None and match:
+            count = int(match[2]) - int(match[1]) + 1 + found.get(error.destination, (0, 0.0))[0]
+            found[error.destination] = count, record.time
+    return found
 
 
 def _read_some(log: Log, topic: str, start: int, end: int, *, limit: int) -> list[Record]:

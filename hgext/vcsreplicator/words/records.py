@@ -310,6 +310,9 @@ class ErrorRecord:
         return replace(self, value="", traceback=None)
 
 
+# In the reason of a reject that stands for notices: they expired before a destination, which follows, had read them.
+UNREAD = "left the log before they were delivered to"
+
 # The key of records in topic `errors` that are not rejects but notes about some.
 SUBMITTED_KEY = "submitted again"
 
