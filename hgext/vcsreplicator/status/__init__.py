@@ -43,10 +43,10 @@ class Picture:
     last heartbeat of each mirror, of the aggregator and of each service: the times of their own clocks do not matter.
     `moved` says when each state was written. By name of a destination, `positions` has its position in `notices`, `lacking`
     how many notices it lacks, `oldest` the time of the first of them, and `unread` how many at most expired before it read
-    them, and when it found that (`look_at_destinations`). `reports` are those of relays and destinations, by their key in `services`.
-    `topics` compares all topics with the needed ones (`look_at_topics`).
-    `services_since` is when the first record of `services` was written, None if it is gone. Once the lags were measured, only
-    `absorb` may change levels, because it notes what must be measured anew.
+    them, and when it found that (`look_at_destinations`). `reports` are those of relays and destinations, by their key in
+    `services`. `topics` compares all topics with the needed ones (`look_at_topics`). `services_since` is when the first record of
+    `services` was written, None if it is gone. Once the lags were measured, only `absorb` may change levels, because it notes
+    what must be measured anew.
     """
 
     roster: rosters.Roster = field(default_factory=rosters.Roster)
