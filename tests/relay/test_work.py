@@ -29,7 +29,7 @@ from hgext.vcsreplicator.relay.fork import StateWatch
 from hgext.vcsreplicator.relay.jobs import Job, RepositoryBusy, RepositoryJobs
 from hgext.vcsreplicator.relay.loss import KnownPlace, LossWatch
 from hgext.vcsreplicator.relay.partitions import FRESH
-from hgext.vcsreplicator.relay.rights import explain
+from hgext.vcsreplicator.relay.reasons.rights import explain
 from hgext.vcsreplicator.relay.sending import BATCH, EventSender
 from hgext.vcsreplicator.relay.work import RECOVERY_RETRIES, Failure, Work
 from hgext.vcsreplicator.words import wire

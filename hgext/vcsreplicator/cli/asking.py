@@ -78,7 +78,7 @@ def add_findings(summary: Summary, here: Sequence[Finding]) -> Summary:
 def find_here(
     config: Config, open_log: Callable[[], Log], expected: Expectations, measure_silence: Callable[[str], float]
 ) -> list[Finding]:
-    """Find full and failing disks here and, if the relay is silent, troubles in the outboxes.
+    """Find bad disks here and, if the relay is silent, troubles in the outboxes.
 
     `measure_silence` returns the seconds since a service reported.
     """
@@ -103,8 +103,8 @@ def _find_on_disk(relay: RelaySettings, open_log: Callable[[], Log]) -> list[Fin
     roots, now = [root for root in relay.roots if os.path.isdir(root)], time.time()
     if not roots:
         return []
-    from ..relay.grouping import group_troubles  # a quarter of a second, with the next
     from ..relay.lacking import find_lacking, has_outbox
+    from ..relay.reasons.grouping import group_troubles  # a quarter of a second, with the next
 
     if not has_outbox(roots):
         return []
@@ -147,7 +147,7 @@ def _find_full_roots(relay: RelaySettings) -> list[Finding]:
 
 
 def _describe_full(folder: str, what: str, *, must_write: bool = False) -> Finding | None:
-    """Describe a disk that is full, fails or hangs, or with `must_write` is read-only."""
+    """Describe a full or failing disk, with `must_write` also a read-only one."""
     found, failed = list[os.statvfs_result](), list[OSError]()
 
     def measure() -> None:

@@ -30,12 +30,12 @@ from ..words.errors import BadConfig, ReplicationError
 from ..words.records import RELAY_KEY, RepositoryState, ServiceTrouble
 from .admission import RelaySocket
 from .fork import StateWatch
-from .grouping import group_troubles
 from .jobs import RepositoryJobs
 from .lacking import WAITS, describe_unmounted, find_gone, find_places, find_trouble, find_unmounted, leave_out_sent
 from .loss import LossWatch
 from .outside import OutsideWatch
 from .port import MasterPort
+from .reasons.grouping import group_troubles
 from .rounds import RelayRound, check_repository, find_work
 from .sending import EventSender
 from .server import Server

@@ -13,12 +13,12 @@ from ..outbox.file import Outbox, outbox_of
 from ..outbox.folder import remove_folder
 from ..status import SILENT
 from ..words.records import ServiceTrouble
-from .grouping import group_troubles
 from .jobs import Job
 from .lacking import find_trouble
 from .loss import LossWatch
 from .port import MasterPort
-from .rights import explain, give_repositories
+from .reasons.grouping import group_troubles
+from .reasons.rights import explain, give_repositories
 from .scan import find_repositories, is_folder, may_hold_repositories
 from .work import Failure, Work
 

@@ -19,10 +19,10 @@ from ..outbox.file import outbox_of
 from ..words.clock import Clock
 from ..words.errors import BlobsUnavailable, NoRoom, Refused, Unavailable
 from ..words.retry import FAILOVER, RECONNECT, Backoff
-from .grouping import GroupedLines
 from .jobs import Job, RepositoryBusy
 from .partitions import LoggedOutage
-from .rights import explain, find_denied
+from .reasons.grouping import GroupedLines
+from .reasons.rights import explain, find_denied
 from .scan import is_folder
 
 logger = structlog.get_logger()
@@ -292,7 +292,7 @@ class Work:
         self._report_failure(severity, "will try again", folder, job, reason, **fields)
 
     def _report_failure(self, severity: str, event: str, folder: str, job: Job, reason: str, **fields: object) -> None:
-        """Write a line about a failed attempt, unless the newest one about its reason is new."""
+        """Write a line about a failed attempt, if one about its reason is due."""
 
         def write_line(attempts: int, repositories: int) -> None:
             many = {"attempts": attempts, "repositories": repositories} if repositories > 1 else {}

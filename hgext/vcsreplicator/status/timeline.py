@@ -94,16 +94,18 @@ def _list_mirror_steps(
     proofs = {proof.mirror: proof for proof in notice[0].acks} if notice else {}
     for name, proof in proofs.items():
         yield TimelineStep(
-            stage=Stage.APPLIED, text=f"applied on {name}", at=_date(event, proof.applied_at), mirror=name
+            stage=Stage.APPLIED, text=f"applied on {name}", at=_find_time(event, proof.applied_at), mirror=name
         )
-        yield TimelineStep(stage=Stage.SERVED, text=f"served by {name}", at=_date(event, proof.served_at), mirror=name)
+        yield TimelineStep(
+            stage=Stage.SERVED, text=f"served by {name}", at=_find_time(event, proof.served_at), mirror=name
+        )
     for ack in picture.levels(state.repository):
         known = picture.roster.mirror(ack.mirror)
         if ack.mirror not in proofs and not (known and known.state is MirrorState.REMOVED):
             yield _describe_level(picture, ack, event, now)
 
 
-def _date(event: Event, at: float) -> float | None:
+def _find_time(event: Event, at: float) -> float | None:
     """Return when a mirror did something with the event, None for before its commit.
 
     Mirrors of older releases kept the time of a former level, and the clock of a mirror may be wrong.
@@ -122,7 +124,7 @@ def _find_release(
     if released is None:
         if not notice and not (event.incarnation == state.incarnation and event.seq <= state.released):
             return
-        proofs = [proof for proof in notice[0].acks if _date(event, proof.served_at) is not None] if notice else []
+        proofs = [proof for proof in notice[0].acks if _find_time(event, proof.served_at) is not None] if notice else []
         first = min(proofs, key=lambda proof: proof.served_at, default=None)
         text += ", at a time that is not known"
         if first is not None:
@@ -140,7 +142,7 @@ def _describe_level(picture: Picture, ack: Ack, event: Event, now: float) -> Tim
     has_applied, is_serving = is_same and ack.applied >= event.seq, is_same and ack.serving >= event.seq
     at = None
     if is_same and ack.applied == event.seq:
-        at = _date(event, ack.served_at if is_serving else ack.applied_at)
+        at = _find_time(event, ack.served_at if is_serving else ack.applied_at)
     done = "applied" if has_applied else "not applied"
     return TimelineStep(
         stage=Stage.SERVED if is_serving else Stage.APPLIED,

@@ -8,11 +8,11 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
-from ..log.reports import name_trouble
-from ..status.findings import REFUSES
-from ..status.wording import name_paths
-from ..words.clock import Clock
-from ..words.records import ServiceTrouble
+from ...log.reports import name_trouble
+from ...status.findings import REFUSES
+from ...status.wording import name_paths
+from ...words.clock import Clock
+from ...words.records import ServiceTrouble
 from .rights import give_repositories
 
 # Seconds in which one log line is written about one reason.
@@ -79,7 +79,10 @@ class GroupedLines:
         self._known: dict[object, tuple[float, int, set[str]]] = {}
 
     def note(self, write: Callable[[int, int], object], folder: str, *reason: str) -> None:
-        """Count a failure, and call `write` with the attempts and repositories if a line is due."""
+        """Count a failure, and write a line if one is due.
+
+        `write` gets the numbers of attempts and of repositories.
+        """
         key, now = tuple(_leave_out(folder, part) for part in reason), self._clock.monotonic()
         with self._lock:
             at, attempts, folders = self._known.pop(key, (float("-inf"), 0, set()))

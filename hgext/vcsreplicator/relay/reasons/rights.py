@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Repositories that the relay's user may not use, and the commands that give the right."""
+"""What the relay's user may not use, and the commands that give the right."""
 
 import contextlib
 import os
@@ -7,8 +7,8 @@ import shlex
 import stat
 from collections.abc import Sequence
 
-from ..log.ownership import name_own_user
-from ..status.wording import NAMED
+from ...log.ownership import name_own_user
+from ...status.wording import NAMED
 
 
 def explain(folder: str, error: Exception) -> str:

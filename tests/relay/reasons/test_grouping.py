@@ -12,10 +12,10 @@ from structlog.testing import capture_logs
 
 from hgext.vcsreplicator.log.ownership import name_own_user
 from hgext.vcsreplicator.relay import work as relay_work
-from hgext.vcsreplicator.relay.grouping import PERIOD, group_troubles
 from hgext.vcsreplicator.relay.jobs import Job
 from hgext.vcsreplicator.relay.lacking import WAITS
-from hgext.vcsreplicator.relay.rights import explain
+from hgext.vcsreplicator.relay.reasons.grouping import PERIOD, group_troubles
+from hgext.vcsreplicator.relay.reasons.rights import explain
 from hgext.vcsreplicator.relay.work import Work
 from hgext.vcsreplicator.status.findings import REFUSES
 from hgext.vcsreplicator.words.records import ServiceTrouble
