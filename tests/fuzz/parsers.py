@@ -182,7 +182,7 @@ def read_answer(content: bytes) -> object:
 
 
 def read_master_header(content: bytes) -> object:
-    """Read an answer that is whole, whatever its header says."""
+    """Read an answer that is whole, with any header."""
     whole = struct.pack(">I", len(content)) + content + bytes(4)
     return read_answer(whole + hashlib.sha256(content).digest())
 
@@ -314,7 +314,7 @@ STATE_RECORD = json.dumps(
 
 
 def pack_event(header: bytes) -> object:
-    """Read an event whose frame is sound, whatever its header says."""
+    """Read an event whose frame is sound, with any header."""
     return wire.decode(struct.pack(">4sI", wire.MAGIC, len(header)) + header)
 
 

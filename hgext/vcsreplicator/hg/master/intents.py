@@ -132,7 +132,10 @@ def confine(intent: Intent, root: str, roots: Mapping[str, str]) -> None:
 
 
 def _check_name(member: str, name: str) -> None:
-    """Raise MalformedEvent for what no file can be called, at which the system's calls raise ValueError."""
+    """Raise MalformedEvent for a text that no file can have as its name.
+
+    The calls of the system raise ValueError for it.
+    """
     try:
         is_name = b"\0" not in os.fsencode(name)
     except UnicodeEncodeError:
