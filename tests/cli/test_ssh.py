@@ -16,7 +16,8 @@ from tests.house.shown import PAGES
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    for name in ("repos/first", "repos/a folder/second", "elsewhere"):
+    ours = ("repos/.vcsreplicator/deleted/1", "repos/~vcsreplicator/waiting/1", "repos/first/.hg/patches")
+    for name in ("repos/first", "repos/a folder/second", "elsewhere", *ours):
         (tmp_path / name / ".hg").mkdir(parents=True)
     (tmp_path / "repos/link").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "repos/empty").mkdir()
@@ -31,7 +32,20 @@ def test_the_repository_of_the_request_is_found(root: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["../elsewhere", "link", "empty", "bundle.hg", "missing", "", "../repos", "bundle:first"]
+    "name",
+    [
+        "../elsewhere",
+        "link",
+        "empty",
+        "bundle.hg",
+        "missing",
+        "",
+        "../repos",
+        "bundle:first",
+        ".vcsreplicator/deleted/1",
+        "~vcsreplicator/waiting/1",
+        "first/.hg/patches",
+    ],
 )
 def test_nothing_outside_the_folders_and_no_file_is_served(root: Path, name: str) -> None:
     with pytest.raises(Refused, match="not found"):

@@ -68,9 +68,10 @@ def is_answering(url: str) -> bool:
         return False
 
 
-def test_requests_that_wait_leave_two_threads_free(url: str) -> None:
+@pytest.mark.parametrize("name", ["wait", "%77ait"])
+def test_requests_that_wait_leave_two_threads_free(url: str, name: str) -> None:
     pool = ThreadPoolExecutor(THREADS)  # its threads end with the server
-    waiting = [pool.submit(get, f"{url}/json-pushes?version=2&wait=9") for _ in range(THREADS)]
+    waiting = [pool.submit(get, f"{url}/json-pushes?version=2&{name}=9") for _ in range(THREADS)]
     eventually(lambda: sum(each.done() for each in waiting) == 2, "the requests that may not wait to be answered")
     assert get(f"{url}?style=raw")
     answered = [each for each in waiting if each.done()]

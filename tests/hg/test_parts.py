@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The parts of a push, checked before a master's repository is locked."""
 
+import bz2
 import io
 import struct
 from collections.abc import Mapping
@@ -98,6 +99,29 @@ def test_client_that_cannot_go_on_says_so_within_a_part() -> None:
 def test_compressed_push_is_refused() -> None:
     with pytest.raises(error.Abort, match="a push cannot be compressed"):
         check(parameters=b"Compression=ZS")
+
+
+def former(content: bytes) -> bytes:
+    """Push this in the form of a client before Mercurial 3.5; return what arrives at Mercurial."""
+
+    def unbundle(_repo: object, bundle: Any, *_: object) -> bytes:
+        return bytes(bundle._stream.read())
+
+    given: Any = exchange.readbundle(UI, io.BytesIO(content), None)
+    return bytes(parts.check_push(unbundle, None, given, [], b"serve", b""))  # type: ignore[arg-type]
+
+
+def test_push_of_a_former_client_is_unpacked_before_the_lock_and_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "_UNPACKED", 1_000_000)
+    assert former(b"HG10BZ" + bz2.compress(b"some")[2:]) == b"some"
+    assert former(b"HG10UNsome") == b"some"
+    with pytest.raises(error.Abort, match="the push has more than 1000000 bytes"):
+        former(b"HG10BZ" + bz2.compress(b"\x7f\xff\xff\xff" + bytes(50_000_000))[2:])
+
+
+def test_push_of_a_copied_store_is_refused() -> None:
+    with pytest.raises(error.Abort, match="a push cannot bring this form"):
+        former(b"HGS1UN" + struct.pack(">QQI", 0, 0, 1)[:18] + bytes(64))
 
 
 @pytest.mark.parametrize(

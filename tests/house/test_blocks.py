@@ -194,6 +194,10 @@ def check_text(page: str, block: str) -> None:
             assert shown == policy._POLICY.replace("{static}", "")
         case "docs/roster.md":
             assert not [line for line in block.splitlines() if problem(line)]
+        case "docs/security.md":
+            units = "".join(text for _, text in files("docs/systemd/*.service"))
+            users = set(re.findall(r"^User=(\S+)", units, re.MULTILINE))
+            assert users <= set(re.findall(r"[a-z-]+", block))
         case "docs/start.md":
             said = re.findall(r"^ *[\d.]+ ms  ([a-z ]+?)(?: (?:alpha|beta)| \(.*\))?$", block, re.MULTILINE)
             assert len(said) > 5

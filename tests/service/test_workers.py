@@ -144,10 +144,14 @@ def test_an_answer_that_its_client_takes_gets_more_time(url: str) -> None:
     assert get(f"{url}/long") == (200, b"a" * 6_600_000)
 
 
-def test_a_request_whose_client_has_left_ends(url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "behind"),
+    [("GET", b""), ("POST", b""), ("OPTIONS", b""), ("GET", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * 3)],
+)
+def test_a_request_whose_client_has_left_ends(url: str, tmp_path: Path, method: str, behind: bytes) -> None:
     address = urlsplit(url)
     with socket.create_connection((address.hostname, address.port), timeout=PATIENCE) as client:
-        client.sendall(b"GET /known/lock HTTP/1.1\r\nHost: a\r\n\r\n")
+        client.sendall(f"{method} /known/lock HTTP/1.1\r\nHost: a\r\n\r\n".encode() + behind)
         eventually(lambda: is_locked(tmp_path / "lock"), "the request to wait")
     eventually(lambda: not is_locked(tmp_path / "lock"), "the request to end")
 
@@ -212,5 +216,5 @@ def test_a_nursery_that_was_killed_is_replaced(url: str) -> None:
 def test_a_request_that_raises_is_a_500_and_the_log_has_the_reason(url: str) -> None:
     assert get(f"{url}/error") == (
         500,
-        b"Internal Server Error: the request failed; the server's log has the reason\n",
+        b"The request failed; the server's log has the reason.\n",
     )

@@ -26,10 +26,17 @@ def find_repository(asked: str, roots: tuple[Path, ...]) -> Path:
     if "\0" in asked or len(words) != 5 or words[:2] != _BEFORE or words[3:] != _AFTER:
         raise Refused("this key may only run `hg -R REPOSITORY serve --stdio`")
     repository = Path(os.path.realpath(os.path.expanduser(words[2])))
-    is_inside = any(repository.is_relative_to(os.path.realpath(root)) for root in roots)
+    is_inside = any(_is_served(repository, Path(os.path.realpath(root))) for root in roots)
     if not is_inside or not (repository / ".hg").is_dir():
         raise Refused(f"repository {words[2]} not found")
     return repository
+
+
+def _is_served(repository: Path, root: Path) -> bool:
+    """Return whether the root has this repository, outside of folders of ours."""
+    if not repository.is_relative_to(root):
+        return False
+    return not any(part in (".hg", ".vcsreplicator") or part[0] == "~" for part in repository.relative_to(root).parts)
 
 
 @click.command()

@@ -11,7 +11,7 @@ import sys
 from ..hg.serving.budget import Budget
 from ..mirror.forking import Forks
 from ..service import configure_logging
-from ..service.worker import answer_requests
+from ..service.worker import FRAME, WRITES, answer_requests
 from ..words.errors import BadConfig
 from .web import MIRROR, open_folder
 
@@ -32,8 +32,9 @@ def main() -> None:
     gc.freeze()
 
     def work(descriptor: int) -> None:
-        budget = Budget(int(seconds), int(size))
-        answer_requests(socket.socket(fileno=descriptor), web, budget.begin, budget.renew)
+        connection = socket.socket(fileno=descriptor)
+        budget = Budget(int(seconds), int(size), lambda: connection.sendall(FRAME.pack(WRITES, 0)))
+        answer_requests(connection, web, budget.begin, budget.renew)
 
     forks.make(work, says=MIRROR if is_of_mirror(root) else "")
 

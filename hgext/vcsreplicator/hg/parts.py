@@ -7,13 +7,14 @@ with its network.
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 import tempfile
 from collections.abc import Callable
 from typing import IO, TYPE_CHECKING, Any
 
-from mercurial import bundle2, error
+from mercurial import bundle2, changegroup, error
 from mercurial.utils import stringutil
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ _SIZE = struct.Struct(">i")
 _LARGEST_HEADER = 512 * 1024
 # Bytes of a bundle that are kept in memory while it is checked; more go to a temporary file.
 _SPOOLED = 1024 * 1024
+# Bytes of a push in the former form, unpacked.
+_UNPACKED = 1024**3
 # Bytes that are read at a time.
 _PIECE = 128 * 1024
 
@@ -54,7 +57,8 @@ def check_push(orig: Callable[..., Any], repo: localrepository, cg: Any, heads: 
     Raises Abort before Mercurial takes a lock. So while others wait for the repository, a push only adds what has arrived.
     """
     if not isinstance(cg, bundle2.unbundle20):
-        return orig(repo, cg, heads, source, url)
+        with tempfile.SpooledTemporaryFile(_SPOOLED) as whole:
+            return orig(repo, _read_former(cg, whole), heads, source, url)
     bundle: Any = cg
     with tempfile.SpooledTemporaryFile(_SPOOLED) as whole:
         try:
@@ -72,6 +76,18 @@ def check_push(orig: Callable[..., Any], repo: localrepository, cg: Any, heads: 
         return orig(repo, bundle, heads, source, url)
 
 
+def _read_former(cg: Any, whole: IO[bytes]) -> Any:
+    """Read a push in the form before Mercurial 3.5 whole; return it unpacked.
+
+    Its client compresses it, and Mercurial alone would unpack it while it holds the lock. Raises Abort for another form, and if it
+    becomes too large.
+    """
+    if not isinstance(cg, changegroup.cg1unpacker):
+        raise error.Abort(b"a push cannot bring this form of a bundle", hint=b"push with hg push")
+    _copy(cg._stream, whole, most=_UNPACKED)
+    return changegroup.cg1unpacker(whole, b"UN")
+
+
 def _is_compressed(bundle: Any) -> bool:
     """Read the bundle's parameters, and return whether its parts are compressed.
 
@@ -85,9 +101,13 @@ def _is_compressed(bundle: Any) -> bool:
         raise error.Abort(b"the pushed bundle is damaged: %s" % stringutil.forcebytestr(problem)) from problem
 
 
-def _copy(stream: Any, whole: IO[bytes]) -> None:
+def _copy(stream: Any, whole: IO[bytes], most: float = math.inf) -> None:
     while piece := stream.read(_PIECE):
         whole.write(piece)
+        if whole.tell() > most:
+            raise error.Abort(
+                b"the push has more than %d bytes" % most, hint=b"push less at once, or with Mercurial 3.5"
+            )
     whole.seek(0)
 
 

@@ -8,6 +8,7 @@ client takes nothing of its answer is closed too, because the answer holds a thr
 
 import errno
 import re
+import select
 import socket
 import threading
 import time
@@ -168,6 +169,18 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
             silent = [other for other in others if not other.requests and not other.total_outbufs_len]
             if silent:
                 min(silent, key=lambda channel: float(channel.last_activity)).handle_close()
+
+    def check_client_disconnected(self) -> bool:
+        """Return whether the client has left.
+
+        waitress learns it by reading, and reads no more while requests wait: one that a client sent behind another would hide it.
+        """
+        poller = select.poll()
+        try:
+            poller.register(self.socket, select.POLLRDHUP)
+            return bool(poller.poll(0)) or bool(super().check_client_disconnected())
+        except (OSError, ValueError):  # it is closed
+            return True
 
     def writable(self) -> Any:
         """Return whether there is something to send; close if the client stalls.

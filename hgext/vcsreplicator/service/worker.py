@@ -15,8 +15,9 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import IO, Any
 
-# Kinds of frames: status and headers; a piece of the body; the end; the end of the worker too; why it failed.
-HEAD, PIECE, END, LAST, FAILED = b"h", b"p", b"e", b"l", b"f"
+# Kinds of frames: status and headers; a piece of the body; the end; the end of the worker too; why it failed; and that the request
+# opens a transaction, after which the server leaves the worker alone.
+HEAD, PIECE, END, LAST, FAILED, WRITES = b"h", b"p", b"e", b"l", b"f", b"w"
 LENGTH, FRAME = struct.Struct(">I"), struct.Struct(">cI")
 # Bytes of an answer that are sent at once.
 _AT_ONCE = 65536

@@ -15,13 +15,14 @@ import threading
 import time
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import parse_qs
 
 import structlog
 from waitress.channel import ClientDisconnected
 
 from ..mirror.nursery import ForkedProcess, Nursery
 from ..words.errors import BadConfig, ReplicationError, Unavailable
-from .worker import END, FAILED, FRAME, HEAD, LAST, LENGTH
+from .worker import END, FAILED, FRAME, HEAD, LAST, LENGTH, WRITES
 
 logger = structlog.get_logger()
 
@@ -79,9 +80,9 @@ class Workers:
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
         """Answer a request."""
-        waits = "wait=" in environ["QUERY_STRING"]
+        waits = "wait" in parse_qs(environ["QUERY_STRING"], keep_blank_values=True)
         with self._lock:
-            environ["pushlog.waiters"] = int(self._waiting < self._may_wait)
+            environ["pushlog.waiters"] = int(waits and self._waiting < self._may_wait)
             self._waiting += waits
         worker = None
         try:
@@ -199,7 +200,7 @@ class _WebWorker:
     def ask(self, environ: dict[str, Any]) -> Iterator[tuple[bytes, bytes]]:
         """Yield the frames of the answer; raise _Broken if it is not complete."""
         self.is_free = False
-        self._reads_only = environ["REQUEST_METHOD"] in ("GET", "HEAD")
+        self._reads_only = True
         try:
             self._send(environ)
             has_left = environ["waitress.client_disconnected"]
@@ -208,6 +209,9 @@ class _WebWorker:
                 if kind in (END, LAST):
                     self.is_free, self.free_since = kind == END, time.monotonic()
                     return
+                if kind == WRITES:
+                    self._reads_only = False
+                    continue
                 content = self._read_bytes(length, has_left)
                 if kind == FAILED:
                     self.has_failed = not content

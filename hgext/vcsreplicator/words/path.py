@@ -59,7 +59,7 @@ def check_prefix(prefix: str, where: str) -> None:
 
 
 def is_taken_by_pages(path: str) -> bool:
-    """Return whether hgweb answers this path, or what is below it, with its own files.
+    """Return whether hgweb answers this path, or one below, with its own files.
 
     `path` is relative to the root of a web server. hgweb's other names, `index` among them, give way to a repository; names that
     `vcsreplicator web` keeps to itself begin with `~`, or are `.hg`, which no wire path has.

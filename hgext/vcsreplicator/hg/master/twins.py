@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Names that a repository cannot have: those of twins, and those that servers need.
+"""Names that a repository cannot have: of twins, and of servers' own files.
 
 Twins have names that are one name to some file systems, such as `PROJ` and `proj`, or two spellings of `é`. Every mirror takes one
 of two twins and refuses the other. hgweb has files of its own at `static/`, and shows no repository there. So the master refuses
@@ -88,7 +88,7 @@ def find_unserved(roots: Mapping[str, str]) -> list[str]:
 
 
 def _is_unserved(path: str, roots: Mapping[str, str]) -> bool:
-    """Return whether the servers of a mirror, or of one of these roots, cannot serve a path."""
+    """Return whether servers of a mirror, or of these roots, cannot serve a path."""
     served = (path.removeprefix(prefix.strip("/") + "/") for prefix in roots.values())
     return is_taken_by_pages(path) or any(map(is_taken_by_pages, served))
 

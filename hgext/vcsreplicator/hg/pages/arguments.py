@@ -44,7 +44,7 @@ def _find_path(orig: Callable[[bytes], bool], path: bytes) -> bool:
 
 
 def _show_graph(orig: Callable[..., Any], web: Any) -> Any:
-    """Look up the top of a graph before the page begins, when it can still be refused."""
+    """Look up the top of a graph before the page begins: then it can be refused."""
     top = web.req.qsparams.get(b"graphtop")
     if top is not None:
         if len(top) != 40 or not re.fullmatch(rb"[0-9a-f]*", top):

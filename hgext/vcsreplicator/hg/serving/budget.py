@@ -11,6 +11,7 @@ import ctypes
 import resource
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,12 @@ _PR_SET_PDEATHSIG = 1
 class Budget:
     """The budget of this process, which answers one request at a time."""
 
-    def __init__(self, seconds: int, size: int) -> None:
-        """Limit requests to processor seconds, also of each MiB, and bytes of memory."""
-        self._seconds, self._size = seconds, size
+    def __init__(self, seconds: int, size: int, on_write: Callable[[], None]) -> None:
+        """Limit requests to processor seconds, also of each MiB, and bytes of memory.
+
+        Calls `on_write` when a request opens a transaction.
+        """
+        self._seconds, self._size, self._on_write = seconds, size, on_write
         self._has_transaction = False
         self._libc = ctypes.CDLL(None)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # SIGXCPU would write one
@@ -50,6 +54,8 @@ class Budget:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 < _GROWN
 
     def _open_transaction(self, orig: Any, repo: Any, *arguments: Any, **keywords: Any) -> Any:
+        if not self._has_transaction:
+            self._on_write()
         self._has_transaction = True
         self._libc.prctl(_PR_SET_PDEATHSIG, 0)
         for kind in (resource.RLIMIT_CPU, resource.RLIMIT_DATA):

@@ -215,7 +215,7 @@ def _answer_or_refuse(hgweb: _RepositoryFolder, environ: dict[str, Any], start_r
     try:
         body = iter(hgweb(environ, start_response))
         first = next(body, b"")
-    except error.LockError:
+    except (error.LockError, MemoryError):
         raise
     except Exception as problem:
         if _is_of_opening(problem) or isinstance(problem, OSError):
@@ -285,7 +285,7 @@ def _raising_line(problem: BaseException) -> str:
 
 
 def _is_ours(part: bytes) -> bool:
-    """Return whether this is the folder of a mirror, or of a master's notes and deleted repositories.
+    """Return whether this folder is a mirror's own, or of what a master deleted.
 
     No repository's path has a part that begins with `~`.
     """
