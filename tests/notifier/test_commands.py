@@ -153,7 +153,7 @@ def test_replay_by_push_id_and_by_time(file: Path, running: Notifier, log: Log) 
     publish_pushes(log, "x", 1, 3)
     running.settled("lines")
     replay = ("replay", "--repository", "x", "--to", "lines", "--since")
-    assert say(file, *replay, "3") == "lines: sent 1 messages again\n"
+    assert say(file, *replay, "3") == "lines: sent 1 message again\n"
     assert say(file, *replay, "2016-04-18T10:24:43") == "lines: sent 2 messages again\n"
     with pytest.raises(ReplicationError, match=r"expected a time such as"):
         say(file, *replay, "yesterday")

@@ -25,6 +25,9 @@ SHORTER = {
     "this change is too large for one event: N heads, N bookmarks, N markers": "too large for one event",
     "the push is kept and is not sent: the log has its event 12 …": "the push is kept and is not sent: the log has",
     "an interrupted strip is being finished": "is being finished",
+    "…/journal: it names '…', which no transaction of Mercurial writes; it is not rolled back": (
+        "which no transaction of Mercurial writes; it is not rolled back"
+    ),
     "the relay cannot send (blobs: /srv/blobs: no space left on its disk; free some space): the push is kept and will be sent": (
         "the relay cannot send ("
     ),

@@ -357,7 +357,7 @@ def hanging(answers: Answers) -> Any:
 def serving(**pages: Callable[[], Mapping[str, Any]]) -> Iterator[int]:
     """The port of a service's HTTP server with these pages, by path."""
     server = create_server(
-        application({**pages, "/live": lambda: {"alive": True}}), host="127.0.0.1", port=0, threads=2
+        application({**pages, "/live": lambda: {"alive": True}}), host="127.0.0.1", port=0, threads=2, largest_body=0
     )
     threading.Thread(target=server.run, daemon=True).start()
     try:

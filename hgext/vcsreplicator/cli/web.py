@@ -127,8 +127,7 @@ def command(root: str, listen: str, role: str, threads: int, seconds: int, memor
         workers = Workers(NURSERY, root, role, str(seconds), str(memory * 1024**2), threads=threads)
         options["largest_body"] = MAX_ARGUMENTS if workers.says == MIRROR else MAX_PUSH
         try:
-            # With a request looked ahead, waitress notices a client that leaves.
-            server = start_server(workers, f"--listen: {listen}", request_lookahead=1, **options)
+            server = start_server(workers, f"--listen: {listen}", **options)
             ready()
             stop.wait()
             stop_server(server)

@@ -67,7 +67,6 @@ def create_server(
     port: int,
     threads: int,
     largest_body: int,
-    request_lookahead: int = 0,
 ) -> Any:
     """Make a server that listens; raise OSError if the address cannot be used.
 
@@ -90,7 +89,6 @@ def create_server(
         asyncore_use_poll=True,
         # waitress refuses a body of this size too.
         max_request_body_size=largest_body + 1,
-        channel_request_lookahead=request_lookahead,
         # They show that a proxy is in front, whose address says nothing of the client; waitress itself takes nothing from them.
         clear_untrusted_proxy_headers=False,
     )

@@ -77,7 +77,7 @@ A mirror refuses as well if it cannot guard what it serves, which a master does 
   remote: abort: the extension vcsreplicator cannot do its work with Mercurial *: ModuleNotFoundError: import of hgext.vcsreplicator.* (glob)
   remote: (until that is fixed no repository is opened)
   - gone
-  remote: abort: the extension vcsreplicator cannot do its work with Mercurial *: MissingSeam: mercurial.exchange.unbundle is missing (glob)
+  remote: abort: the extension pushlog cannot do its work with Mercurial *: MissingSeam: mercurial.exchange.unbundle is missing (glob)
   remote: (until that is fixed no repository is opened)
   - command
   remote: abort: the extension vcsreplicator cannot do its work with Mercurial *: MissingSeam: mercurial.wireprotov1server.commands.p* (glob)

@@ -100,7 +100,7 @@ def test_plain_text_to_another_machine_is_refused(tmp_path: Path) -> None:
     ("name", "content", "expected"),
     [
         ("a/b/b.1.schema.json", "no json", "b.1.schema.json: not a JSON Schema"),
-        ("a/b/b.1.schema.json", '{"type": "thing"}', "b.1.schema.json: not a JSON Schema"),
+        ("a/b/b.1.schema.json", '{"type": "thing"}', "b.1.schema.json: type: not a JSON Schema"),
         ("a/b/c.1.schema.json", "{}", "expected the name b.<version>.schema.json"),
         ("a/b/b.one.schema.json", "{}", "expected the name b.<version>.schema.json"),
         ("a/b.1.schema.json", "{}", "found none"),
