@@ -85,6 +85,7 @@ def work(desk: Desk, second: Path) -> None:
     desk.hg("phase", "--public", "-r", first)
 
 
+@pytest.mark.sample(1)
 def test_what_is_committed_on_the_server_reaches_every_mirror(cluster: Cluster, tmp_path: Path) -> None:
     cluster.create("one")
     master = cluster.repository("one")

@@ -108,6 +108,7 @@ def drafts(host: Host) -> str:
     return "drafts"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_push_from_a_mirrors_clone_makes_no_draft_public(host: Host, drafts: str, way: str) -> None:
     clone = host.clone(drafts, way)

@@ -67,6 +67,7 @@ def levels(log: Log, mirror: str) -> dict[str, Ack]:
     return found
 
 
+@pytest.mark.sample(1)
 def test_a_rogue_mirror_announces_nothing_for_another_one_that_is_down(cluster: Cluster) -> None:
     clone = cluster.create("x")
     first = pushed(cluster, clone, "before any key")
@@ -98,6 +99,7 @@ def test_a_rogue_mirror_announces_nothing_for_another_one_that_is_down(cluster: 
         assert roster_of(log).requires_keys
 
 
+@pytest.mark.sample(1)
 def test_keys_are_changed_while_pushes_go_on(cluster: Cluster) -> None:
     clone = cluster.create("x")
     old = {name: give_key(cluster, name) for name in ("alpha", "beta")}

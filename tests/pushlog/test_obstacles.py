@@ -84,6 +84,7 @@ def push(folder, kind):
         return run(folder, "-R", "client", "push", there, *options, *own)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["http", "ssh", "path"])
 def test_a_pusher_reads_who_holds_the_lock(folder, kind):
     lock = folder / "server" / ".hg" / "store" / "lock"
@@ -103,6 +104,7 @@ def test_a_pusher_reads_who_holds_the_lock(folder, kind):
     assert "recorded push in pushlog" in printed
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["http", "ssh"])
 def test_a_pusher_reads_that_the_server_cannot_lock(folder, kind):
     store = folder / "server" / ".hg" / "store"
@@ -114,6 +116,7 @@ def test_a_pusher_reads_that_the_server_cannot_lock(folder, kind):
     assert "500" not in printed
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["http", "ssh"])
 def test_an_abandoned_transaction_is_rolled_back_or_a_sentence(folder, kind):
     for name in ("journal", "journal.backupfiles"):

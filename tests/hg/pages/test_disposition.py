@@ -48,6 +48,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
         yield asked
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_file_of_any_name_is_answered_with_its_name(pages: AskedPages, name: str) -> None:
     answer = pages.get(f"/repo/raw-file/0/{name}.txt")

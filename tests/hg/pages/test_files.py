@@ -97,6 +97,7 @@ def leaks(answer: Answer) -> list[bytes]:
     return [word for word in SECRETS if word in answer.body]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("page", FILE_PAGES)
 def test_a_hidden_file_revision_is_refused_as_an_absent_one(pages: AskedPages, history: History, page: str) -> None:
     hidden = {"1": "99", history.file_node(1): "7" * 40, history.file_node(1)[:12]: "7" * 12, history.node(1): "7" * 40}
@@ -118,6 +119,7 @@ def stripped(answer: Answer, name: str) -> tuple[int, bytes]:
     return answer.status, re.sub(rf"{before}\b({name}|{name[:12]})\b".encode(), b"NAME", body)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("page", [page for page in FILE_PAGES if page != "comparison"])
 def test_a_file_that_only_a_hidden_changeset_has_is_absent(pages: AskedPages, page: str) -> None:
     """Mercurial looks for the newest revision before a changeset without the file."""
@@ -126,6 +128,7 @@ def test_a_file_that_only_a_hidden_changeset_has_is_absent(pages: AskedPages, pa
         assert (leaks(asked), stripped(asked, "onlythere")) == ([], stripped(other, "absent"))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("page", FILE_PAGES)
 def test_a_file_revision_that_a_visible_changeset_shares_is_shown(
     pages: AskedPages, history: History, page: str
@@ -189,6 +192,7 @@ def address(page: str, name: str) -> str:
     return f"/repo/{page}/{name}" + ("/f" if page in FILE_PAGES else "")
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("page", NAMING)
 def test_a_hidden_changeset_has_the_words_of_an_absent_one(pages: AskedPages, history: History, page: str) -> None:
     for name, absent in (("1", "99"), (history.node(1), "7" * 40), (history.node(3)[:12], "7" * 12), ("3", "99")):
@@ -255,6 +259,7 @@ print(*b"".join(hgweb(sys.argv[1].encode())(environment, lambda _status, _header
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize(("line", "are_posted"), [("", True), ("httppostargs = no", False)])
 def test_every_server_with_the_extension_takes_arguments_in_a_body(

@@ -371,6 +371,7 @@ true
 """
 
 
+@pytest.mark.sample(2)
 @pytest.mark.processes
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_name_that_mercurial_journals_is_accepted(name: str, tmp_path: Path) -> None:
