@@ -69,3 +69,12 @@ def test_a_misspelt_verb_below_errors_is_told_the_nearest() -> None:
 def test_a_mistake_of_ours_has_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(IsADirectoryError):
         end_with(IsADirectoryError(errno.EISDIR, "a bug"), monkeypatch)
+
+
+def test_the_help_shows_each_verb_once_in_its_group_within_80_columns() -> None:
+    shown = CliRunner().invoke(cli.program, ["--help"], terminal_width=80).stdout.splitlines()
+    groups = [line for line in shown if line.endswith(":") and not line.startswith((" ", "Usage", "Options"))]
+    assert groups == ["Try it:", "Services:", "Operators:", "Notices:", "Other services:"]
+    listed = [line.split()[0] for line in shown[shown.index("Try it:") :] if line.startswith("  ")]
+    assert listed == list(cli.VERBS)
+    assert max(map(len, shown)) <= 80

@@ -17,41 +17,52 @@ from ..words.errors import BadConfig, ReplicationError
 from ..words.version import VERSION
 from .postponed import ModuleStandIn, postpone
 
-# Verb → its line in `vcsreplicator --help`.
-VERBS = {
-    "demo": "Run a complete installation here, and push to it",
-    "relay": "Send events of the master's repositories to the log",
-    "mirror": "Apply events on a mirror",
-    "aggregator": "Release events, and write notices",
-    "notifier": "Deliver notices to destinations",
-    "edge": "Accept submissions over HTTP",
-    "poll": "Follow the pushes of other hosts",
-    "decode": "Validate and enrich submitted messages, and remove private data",
-    "work": "Record the pushes of a queue in a database",
-    "pushes": "List pushes that the worker recorded",
-    "web": "Serve a folder of repositories over HTTP",
-    "ssh": "Serve repositories to a key that may do nothing else",
-    "topics": "Create, check and list the topics of the log",
-    "roster": "Show and change the mirrors and which of them gate",
-    "key": "Make the key of a mirror or the aggregator",
-    "bootstrap": "Fill a new mirror from the master",
-    "verify": "Compare mirrors with the master",
-    "forget": "Announce the deletion of a repository that was removed by hand",
-    "heal": "Ask a mirror to heal detached repositories",
-    "replay": "Send notices again to one destination",
-    "deliveries": "List, show and repeat deliveries of webhooks",
-    "subscription": "Add, remove, pause and resume webhooks",
-    "destination": "List, pause and resume destinations, and skip messages",
-    "guardian": "Guard a RabbitMQ: clients, queues that grow, conformance",
-    "errors": "Show and retry rejected records and messages",
-    "listen": "Receive messages from an AMQP exchange",
-    "status": "Show progress, and what an operator must do",
-    "check": "Say whether an operator must act (for monitoring)",
-    "dashboard": "Serve pages that show progress and problems",
-    "trace": "Follow one push through every stage",
-    "config": "Check the configuration, and show what is in use",
-    "adopt": "Convert the settings of hg.mozilla.org's system",
+# Group → verb → its line in `vcsreplicator --help`, in the order of use.
+_GROUPS = {
+    "Try it": {
+        "demo": "Run a complete installation here, and push to it",
+    },
+    "Services": {
+        "relay": "Send events of the master's repositories to the log",
+        "mirror": "Apply events on a mirror",
+        "aggregator": "Release events, and write notices",
+        "notifier": "Deliver notices to destinations",
+        "web": "Serve a folder of repositories over HTTP",
+        "ssh": "Serve repositories to a key that may do nothing else",
+        "dashboard": "Serve pages that show progress and problems",
+    },
+    "Operators": {
+        "status": "Show progress, and what an operator must do",
+        "check": "Say whether an operator must act (for monitoring)",
+        "config": "Check the configuration, and show what is in use",
+        "trace": "Follow one push through every stage",
+        "errors": "Show and retry rejected records and messages",
+        "roster": "Show and change the mirrors and which of them gate",
+        "bootstrap": "Fill a new mirror from the master",
+        "verify": "Compare mirrors with the master",
+        "heal": "Ask a mirror to heal detached repositories",
+        "forget": "Announce the deletion of a repository that was removed by hand",
+        "key": "Make the key of a mirror or the aggregator",
+        "topics": "Create, check and list the topics of the log",
+        "adopt": "Convert the settings of hg.mozilla.org's system",
+    },
+    "Notices": {
+        "listen": "Receive messages from an AMQP exchange",
+        "destination": "List, pause and resume destinations, and skip messages",
+        "replay": "Send notices again to one destination",
+        "subscription": "Add, remove, pause and resume webhooks",
+        "deliveries": "List, show and repeat deliveries of webhooks",
+    },
+    "Other services": {
+        "poll": "Follow the pushes of other hosts",
+        "work": "Record the pushes of a queue in a database",
+        "pushes": "List pushes that the worker recorded",
+        "edge": "Accept submissions over HTTP",
+        "decode": "Validate and enrich submissions, and remove private data",
+        "guardian": "Guard a RabbitMQ: clients, queues that grow, conformance",
+    },
 }
+VERBS = {verb: line for group in _GROUPS.values() for verb, line in group.items()}
 
 
 # Verbs that run for long, which are services.
@@ -83,8 +94,10 @@ class _Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
+        width = max(map(len, VERBS))
+        for group, verbs in _GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl([(verb.ljust(width), line) for verb, line in verbs.items()])
 
 
 def _import_structlog() -> None:
