@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The relay's watch for changes that a Mercurial without the extension made.
 
-Mirrors lack them until they are announced, so they are a trouble. The next change announces changesets; bookmarks and phases alone
-are announced by an operator.
+Mirrors lack them until the next change announces them, so they are a trouble. Moves of bookmarks and phases alone are not found.
 """
 
 import os
@@ -12,17 +11,12 @@ from collections.abc import Iterable, Iterator
 import structlog
 
 from ..words.records import ServiceTrouble
-from .bookmarks import BookmarkWatch
 from .port import MasterPort
 
 logger = structlog.get_logger()
 
 # Most repositories that are opened in one round, of those that were changed and of the others; the rest waits for the next.
 AT_ONCE = 100
-
-# What is wrong with a repository: its changesets, or only its bookmarks and phases.
-CHANGED = "was changed without the extension, and mirrors lack that until the next push"
-MOVED = "its bookmarks or phases were moved without the extension, and mirrors lack that, also after the next push"
 
 # Device, inode, size and time of a changelog; None if there is none.
 _Seen = tuple[int, int, int, int] | None
@@ -35,7 +29,7 @@ class OutsideWatch:
     """Remembers how each changelog compared with its outbox; used by one thread."""
 
     def __init__(self, port: MasterPort) -> None:
-        self._port, self._bookmarks = port, BookmarkWatch()
+        self._port = port
         # The changelog that was compared and whether it was changed, those compared longest ago first.
         self._compared: dict[str, _Comparison] = {}
 
@@ -47,7 +41,6 @@ class OutsideWatch:
         """
         there, left = dict.fromkeys(folders, _NEVER), {True: AT_ONCE, False: AT_ONCE}
         known = {folder: last for folder, last in self._compared.items() if folder in there}
-        self._bookmarks.begin_round(there)
         self._compared = {folder: last for folder, last in there.items() if folder not in known} | known
         for folder, (compared, is_changed) in list(self._compared.items()):
             seen, was_changed = _observe_changelog(folder), bool(is_changed)
@@ -56,9 +49,8 @@ class OutsideWatch:
                 is_changed = self._compare_repository(folder, was_changed)
                 del self._compared[folder]
                 self._compared[folder] = seen, is_changed
-            is_moved = self._bookmarks.is_moved(folder)
-            if is_changed or is_moved:
-                what = CHANGED if is_changed else MOVED
+            if is_changed:
+                what = "was changed without the extension, and mirrors lack that until the next push"
                 text = f"{folder}: {what}; announce it now: hg -R {shlex.quote(folder)} replicatesync"
                 yield ServiceTrouble(text=text, since=now)
 

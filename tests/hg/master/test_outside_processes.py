@@ -98,25 +98,6 @@ def test_a_push_without_the_extension_is_reported_until_it_is_announced(master: 
     assert told(log, "one")[2:4] == [("changed", 2, 1), ("sync", None, 0)]
 
 
-def test_a_bookmark_moved_without_the_extension_is_reported_until_it_is_announced(master: Master, log: Log) -> None:
-    def reported() -> list[str]:
-        return [trouble.text for trouble in newest_report(log).troubles]
-
-    master.create("one")
-    master.commit("one", "a")
-    master.push("one")
-    master.commit("one", "b")
-    blind_push(master, "one")
-    eventually(reported)  # so the relay has looked at its bookmarks
-    master.operate("-R", str(master.root / "one"), "replicatesync")
-    eventually(lambda: not reported())
-    master.operate("-R", str(master.root / "one"), "bookmark", *BLIND, "-r", "0", "mark")
-    [text] = eventually(reported)
-    assert text.startswith(f"{master.root}/one: its bookmarks or phases were moved without the extension, ")
-    master.operate(*text.partition("hg ")[2].split())
-    eventually(lambda: not reported())
-
-
 def test_what_no_push_brought_is_left_to_the_master(master: Master, log: Log) -> None:
     master.create("one")
     master.commit("one", "a")
