@@ -14,7 +14,6 @@ the process that holds its lock (`hold`) and has read, since it holds it, which 
 import contextlib
 import ctypes
 import errno
-import json
 import os
 import re
 import shutil
@@ -25,10 +24,6 @@ from mercurial import error, lock, vfs
 from ...words.errors import Rejected
 
 _OWN_FOLDERS = STAGING, WAITING, ASIDE = "staging", "waiting", "aside"
-# The file whose time is that of the last removal of old copies from `aside`; it says which copies took no new time.
-SWEPT = "swept"
-# Most seconds by which copies in `aside` grow older between two removals, which a mirror orders every hour.
-COUNTED = 7200.0
 # Attempts to make a folder that another worker removes.
 _ATTEMPTS = 20
 # RENAME_EXCHANGE and AT_FDCWD of renameat2(2).
@@ -253,34 +248,14 @@ def _make_folder(folder: str) -> None:
 def remove_old(state: str, now: float, age: float) -> tuple[str, ...]:
     """Remove for good the copies that were set aside `age` seconds ago.
 
-    Of the time since the last removal at most COUNTED seconds count, and none before the first: otherwise a jump of the clock would
-    remove all copies at once. The copies' own times move with the rest, and stay in order. A copy from the future was set aside
-    while the clock was ahead, and counts as new. After a kill they move again, so copies stay longer. A copy that takes no new time
-    stays, and so do all on a disk that takes none; by how much it is to move is kept until it takes one. Returns why copies were
-    not touched or removed.
+    Returns why copies were not removed.
     """
-    mark, due, kept = os.path.join(state, SWEPT), list[str](), list[str]()
-    try:
-        passed_over = max(0.0, now - _read_time(mark) - COUNTED)
-        owed, still_owed = _read_owed(mark), dict[str, float]()
-        for number, (set_aside, path) in enumerate(_list_aside(state, kept)):
-            still_owed[path] = passed_over + owed.get(path, 0.0)
-            moved = min(now - number / 1000, set_aside + still_owed[path])
-            with _noting_failure(path, kept):
-                os.utime(path, (moved, moved), follow_symlinks=False)
-                del still_owed[path]
-                if moved <= now - age:
-                    due.append(path)
-        _write_mark(mark, now, still_owed)
-    except OSError as error:
-        return (*kept, f"{error.filename or mark}: {error.strerror}")
-    except ValueError:
-        return (f"{mark}: damaged; remove it, then all copies count as new",)
-    for path in due:
-        with _noting_failure(path, kept):
-            shutil.rmtree(path, ignore_errors=True)
-            if os.path.lexists(path):
-                shutil.rmtree(path)  # raises what the first attempt ignored
+    aside, kept = os.path.join(state, ASIDE), list[str]()
+    with _noting_failure(aside, kept), os.scandir(aside) as entries:
+        for entry in entries:
+            with _noting_failure(entry.path, kept):
+                if entry.stat(follow_symlinks=False).st_mtime <= now - age:
+                    shutil.rmtree(entry.path)
     return tuple(kept)
 
 
@@ -293,44 +268,3 @@ def _noting_failure(path: str, kept: list[str]) -> Iterator[None]:
         pass
     except OSError as error:
         kept.append(f"{error.filename or path}: {error.strerror or error}")
-
-
-def _read_time(file: str) -> float:
-    try:
-        return os.stat(file).st_mtime
-    except FileNotFoundError:
-        return 0.0
-
-
-def _read_owed(mark: str) -> dict[str, float]:
-    """Read by how many seconds the times of some copies are still to move, by folder.
-
-    Raises ValueError if the file is damaged.
-    """
-    try:
-        with open(mark, encoding="ascii") as file:
-            owed: dict[str, float] = json.loads(file.read() or "{}")
-            return owed
-    except FileNotFoundError:
-        return {}
-
-
-def _write_mark(mark: str, now: float, owed: dict[str, float]) -> None:
-    """Note a removal, and what `_read_owed` returns, in one step."""
-    fresh = f"{mark}.new"
-    with open(fresh, "w", encoding="ascii") as file:
-        json.dump(owed, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.utime(fresh, (now, now))
-    os.replace(fresh, mark)
-
-
-def _list_aside(state: str, kept: list[str]) -> list[tuple[float, str]]:
-    """Return when each copy was set aside, and its folder, the newest first."""
-    found = list[tuple[float, str]]()
-    with contextlib.suppress(FileNotFoundError), os.scandir(os.path.join(state, ASIDE)) as entries:
-        for each in entries:
-            with _noting_failure(each.path, kept):
-                found.append((each.stat(follow_symlinks=False).st_mtime, each.path))
-    return sorted(found, reverse=True)
