@@ -34,7 +34,6 @@ from typing import Any, NoReturn
 
 from hgext.vcsreplicator.demo.supervisor import leashed
 from testing.warm_hg import read_umask
-from testing.warm_memory import settle_memory
 
 PROGRAM = [sys.executable, "-P", "-m"]
 CLI, WORKER = "hgext.vcsreplicator.cli", "hgext.vcsreplicator.hg.replica.worker"
@@ -379,7 +378,6 @@ def import_ours() -> None:
     importlib.import_module(NURSERY)  # which imports the worker
     gc.collect()
     gc.freeze()
-    settle_memory()
 
 
 def import_more(request: Mapping[str, Any]) -> None:
@@ -389,7 +387,6 @@ def import_more(request: Mapping[str, Any]) -> None:
         importlib.import_module(name)
     if names:
         gc.freeze()
-        settle_memory()
 
 
 def serve_and_run(conversation: socket.socket) -> None:

@@ -40,7 +40,6 @@ from pathlib import Path
 from testing.services.cache import cached
 from testing.services.keeper import ADDRESS, ask
 from testing.services.process import needed
-from testing.warm_memory import settle_memory
 
 HG = str(Path(sys.executable).with_name("hg"))
 # Counts the lines of a command, and kills at one, if its environment says so.
@@ -322,7 +321,6 @@ def import_mercurial() -> None:
                 vars(importlib.import_module(name))
     gc.collect()
     gc.freeze()
-    settle_memory()
 
 
 def _list_ours() -> Iterator[str]:

@@ -68,19 +68,16 @@ def seed_hypothesis(option: argparse.Namespace) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the services of a run with several workers, in the process that starts the workers; start these warm."""
+    """Keep the services of a run with several workers, in the process that starts the workers."""
     if isinstance(asked := getattr(getattr(config, "failures_db", None), "sock", None), socket.socket):
         # A worker asks for each test whether it ran before: two small writes, of which the second waits 40 ms otherwise.
         asked.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     report_what_is_shown(config)
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
-        from testing.warm_workers import warm_workers  # which imports pytest-xdist's own
-
         kept = ExitStack()
         services = kept.enter_context(keeper())
         if is_whole(config):
             services.begin(*list_slow_starts())  # one processor is idle while another imports the tests
-        kept.enter_context(warm_workers(config))
         config.add_cleanup(kept.close)
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.cli import SERVICES
 from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
 
@@ -75,7 +74,7 @@ def endings(file: Path, *words: str, number: int = signal.SIGINT) -> set[tuple[i
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         ) as process:
-            if words[0] in SERVICES:
+            if words[0] == "aggregator":
                 assert notified.recv(64) == b"READY=1"
                 process.terminate()
     found = [tuple(json.loads(line)) for line in noted.read_text().splitlines()]

@@ -10,30 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.cli import SERVICES
 from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.service import EXIT_CONFIG
 
 pytestmark = pytest.mark.processes
-
-LOAD = """
-import sys
-from hgext.vcsreplicator.cli import program
-program.get_command(None, sys.argv[1])
-import structlog
-print("rich" in sys.modules, "asyncio.events" in sys.modules)
-import rich.console
-import asyncio
-asyncio.Event
-"""
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("verb", sorted(SERVICES))
-def test_a_service_does_not_load_what_draws_tables_nor_asyncio(verb: str) -> None:
-    done = subprocess.run([sys.executable, "-P", "-c", LOAD, verb], capture_output=True, text=True, check=True)
-    assert done.stdout == "False False\n"
 
 
 def test_a_worker_loads_nothing_for_log_lines() -> None:
@@ -79,49 +60,6 @@ def test_a_verb_that_prints_a_table_ends_well_without_standard_output(tmp_path: 
     words = f"exec {sys.executable} -P -m hgext.vcsreplicator.cli status -c {file} >&-"
     done = subprocess.run(["/bin/sh", "-c", words], stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-ARCHIVE = """
-import io, sys
-from concurrent.futures import ThreadPoolExecutor
-from wsgiref.util import setup_testing_defaults
-from hgext.vcsreplicator.cli import program
-program.get_command(None, "web")
-from hgext.vcsreplicator.cli.web import RARE, load_hgweb
-web = load_hgweb()(sys.argv[1])
-print({type(sys.modules[name]).__name__ for name in RARE})
-def ask(where):
-    path, _, query = where.partition("?")
-    environ = {"PATH_INFO": path, "QUERY_STRING": query, "REMOTE_ADDR": "127.0.0.1"}
-    setup_testing_defaults(environ)
-    written = []
-    written += web(environ, lambda status, headers, failure=None: written.append)
-    return b"".join(written)
-def name_last(_):
-    import tarfile
-    archive = ask("/repository/archive/tip.tar.gz")
-    return tarfile.open(fileobj=io.BytesIO(archive)).getnames()[-1].rpartition("/")[2]
-for page in ("", "log", "rev/tip", "rev/none", "help/log", "?cmd=capabilities", "?cmd=getbundle", "?cmd=heads"):
-    ask(f"/repository/{page}")
-print({type(sys.modules[name]).__name__ for name in RARE})
-with ThreadPoolExecutor(8) as threads:
-    print({*threads.map(name_last, range(8))})
-import ssl
-print(ssl.SSLContext.__name__)
-"""
-
-
-def test_a_web_server_loads_what_few_requests_use_at_the_first_of_them(tmp_path: Path) -> None:
-    (tmp_path / "hgrc").write_text("[web]\nallow-archive = gz\n[ui]\nusername = tester\n")
-    environment = {**os.environ, "HGRCPATH": str(tmp_path / "hgrc")}
-    hg, repository = str(Path(sys.executable).with_name("hg")), tmp_path / "repository"
-    for words in (["init", str(repository)], ["-R", str(repository), "commit", "-A", "-m", "first"]):
-        if words[0] == "-R":
-            (repository / "file").write_text("content")
-        subprocess.run([hg, *words], env=environment, check=True)
-    command = [sys.executable, "-c", ARCHIVE, str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["{'ModuleStandIn'}", "{'ModuleStandIn'}", "{'file'}", "SSLContext"]
 
 
 def end_of(folder: Path, text: str, *words: str) -> tuple[int, str]:

@@ -3,12 +3,10 @@
 
 import ast
 import subprocess
-from types import SimpleNamespace
 
 import pytest
 
 from testing.services.cache import CHECKOUT
-from tests.house import conftest
 from tests.house.sources import KINDS, TEXTS, files, nodes, texts_of
 
 SOURCE = '''
@@ -48,18 +46,3 @@ def test_every_node_of_a_source_is_found() -> None:
 
 def test_texts_are_whole_and_those_that_stand_alone_are_none() -> None:
     assert sorted(texts_of(SOURCE, "§")) == ["i", "o § u", "v"]
-
-
-def parsed_after_a_collection(monkeypatch: pytest.MonkeyPatch, *, collectonly: bool) -> int:
-    parsed: list[None] = []
-    monkeypatch.setattr(conftest, "parse_product", lambda: parsed.append(None))
-    option = SimpleNamespace(collectonly=collectonly)
-    conftest.pytest_collection_finish(SimpleNamespace(config=SimpleNamespace(option=option)))  # type: ignore[arg-type]
-    return len(parsed)
-
-
-def test_workers_find_the_product_parsed_and_one_process_alone_parses_it_when_a_rule_asks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert parsed_after_a_collection(monkeypatch, collectonly=True) == 1
-    assert parsed_after_a_collection(monkeypatch, collectonly=False) == 0

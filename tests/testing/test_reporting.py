@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A worker reports what a run shows; `test_warm_workers.py` has the whole of it."""
+"""A worker reports what a run shows."""
 
 from typing import Any
 

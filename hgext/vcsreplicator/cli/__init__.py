@@ -2,9 +2,9 @@
 """The command `vcsreplicator`: one file per verb, loaded when its verb is used.
 
 A verb is a module of this folder with a click command named `command`; `verbs` lists them. A module that one verb alone uses begins
-with its name: `config_rights`. Verbs share the others: `asking`, `delivering`, `display`, `options`, `postponed`, `progress` and
+with its name: `config_rights`. Verbs share the others: `asking`, `delivering`, `display`, `options`, `progress` and
 `requests`. This module imports almost nothing, so that `main` decides what Ctrl-C does before anything else is
-loaded. `program`, `VERBS` and `SERVICES` are those of `verbs`.
+loaded. `program` and `VERBS` are those of `verbs`.
 """
 
 import signal
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # `typing` need not be loaded for it
 
 
 def __getattr__(name: str) -> "Any":
-    if name not in ("program", "VERBS", "SERVICES"):
+    if name not in ("program", "VERBS"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import verbs
 

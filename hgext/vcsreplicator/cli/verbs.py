@@ -8,14 +8,11 @@ pass (a full disk) 1. A traceback means a bug in vcsreplicator.
 import importlib
 import os
 import sys
-from types import ModuleType
-from typing import cast
 
 import click
 
 from ..words.errors import BadConfig, ReplicationError
 from ..words.version import VERSION
-from .postponed import ModuleStandIn, postpone
 
 # Group → verb → its line in `vcsreplicator --help`, in the order of use.
 _GROUPS = {
@@ -65,10 +62,6 @@ _GROUPS = {
 VERBS = {verb: line for group in _GROUPS.values() for verb, line in group.items()}
 
 
-# Verbs that run for long, which are services.
-SERVICES = frozenset({"relay", "mirror", "aggregator", "notifier", "web", "dashboard"})
-
-
 class _Verbs(click.Group):
     """A group that lists its verbs without importing them."""
 
@@ -78,8 +71,6 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in VERBS:
             return None
-        if name in SERVICES:
-            _import_structlog()
         command: click.Command = importlib.import_module(f"{__package__}.{name}").command
         return command
 
@@ -98,24 +89,6 @@ class _Verbs(click.Group):
         for group, verbs in _GROUPS.items():
             with formatter.section(group):
                 formatter.write_dl([(verb.ljust(width), line) for verb, line in verbs.items()])
-
-
-def _import_structlog() -> None:
-    """Import structlog as if rich were not installed, and without asyncio.
-
-    structlog would otherwise load rich for tracebacks on a terminal, which costs 6 MB in each service, and asyncio for methods
-    that no service calls, 1.4 MB. asyncio is loaded when something uses it.
-    """
-    if "rich" in sys.modules or "structlog" in sys.modules:
-        return
-    postpone("asyncio")
-    sys.modules["rich"] = cast(ModuleType, None)
-    try:
-        importlib.import_module("structlog")
-    finally:
-        del sys.modules["rich"]
-        if isinstance(sys.modules["asyncio"], ModuleStandIn):  # only structlog keeps the stand-in
-            del sys.modules["asyncio"]
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})

@@ -15,7 +15,6 @@ from ..service import configure_logging, serve
 from ..service.listening import CONNECTIONS, start_server, stop_server
 from ..service.workers import Workers
 from ..words.errors import BadConfig
-from .postponed import postpone
 
 logger = structlog.get_logger()
 
@@ -25,31 +24,6 @@ NURSERY, MIRROR = "hgext.vcsreplicator.cli.web_nursery", "mirror"
 MAX_PUSH = 16 * 1024**3
 # And on a mirror: a command's arguments, which name each head up to twice, 41 bytes each. This is enough for 200,000 heads.
 MAX_ARGUMENTS = 16 * 1024**2
-# Modules that hgweb imports and a server uses rarely or never, 4 MB: clients, other servers, mail, XML.
-# Not `mercurial.url`: templates use it for each text, and each use of a stand-in looks the module up.
-RARE = (
-    "difflib",
-    "http.cookiejar",
-    "http.server",
-    "mercurial.chgserver",
-    "mercurial.commandserver",
-    "mercurial.crecord",
-    "mercurial.hgweb.server",
-    "mercurial.httppeer",
-    "mercurial.mail",
-    "mercurial.server",
-    "mercurial.sshpeer",
-    "mercurial.sslutil",
-    "mercurial.statichttprepo",
-    "mercurial.upgrade",
-    "mercurial.verify",
-    "mercurial.wireprotov1peer",
-    "smtplib",
-    "ssl",
-    "tarfile",
-    "xml.dom.minidom",
-    "xmlrpc.client",
-)
 
 
 def open_folder(root: str, threads: int | None = None) -> Callable[..., Any]:
@@ -57,8 +31,7 @@ def open_folder(root: str, threads: int | None = None) -> Callable[..., Any]:
 
     Raises BadConfig if it cannot or must not be served.
     """
-    application = load_hgweb()
-    from ..hg.serving.web import refuse_unguarded
+    from ..hg.serving.web import application, refuse_unguarded
 
     try:
         repositories: Callable[..., Any] = application(root, threads=threads)
@@ -66,14 +39,6 @@ def open_folder(root: str, threads: int | None = None) -> Callable[..., Any]:
         raise BadConfig(f"--root: {root}: cannot be used: {error.strerror}") from error
     refuse_unguarded(root)
     return repositories
-
-
-def load_hgweb() -> Callable[..., Any]:
-    """Return what makes the WSGI application; rare modules are loaded when used."""
-    postpone(*RARE)
-    from ..hg.serving.web import application
-
-    return application
 
 
 @click.command()
