@@ -373,7 +373,7 @@ def import_ours() -> None:
         with contextlib.suppress(ImportError, AttributeError):
             importlib.import_module(name)
     source = Path(importlib.import_module(CLI).__file__ or "").parent
-    for verb in ("mirror", "relay", "aggregator", "notifier", "web", "status", "check", "trace"):
+    for verb in ("daemons", "web", "status", "check", "trace"):
         importlib.import_module(f"{CLI}.{verb}") if (source / f"{verb}.py").exists() else None
     importlib.import_module(NURSERY)  # which imports the worker
     gc.collect()

@@ -315,7 +315,7 @@ def test_a_forbidden_import_is_found(module: str, line: str) -> None:
             f"{OURS}.hg.master.capture",
             "from mercurial import node\nfrom ...outbox import records\nfrom pushlog import api",
         ),
-        (f"{OURS}.cli.relay", "from ..relay import loop\nimport click"),
+        (f"{OURS}.cli.daemons", "from ..relay import loop\nimport click"),
         ("pushlog.store.storage", "from mercurial import node\nfrom . import api"),
         ("notifier.amqp.connection", "from kombu import Connection\nfrom hgext.vcsreplicator.log import Log"),
     ],

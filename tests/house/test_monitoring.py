@@ -275,7 +275,7 @@ def test_prometheus_scrapes_every_service_of_the_installation_at_an_address_that
 def test_the_configuration_of_prometheus_has_a_place_for_each_service_that_check_does_not_look_at() -> None:
     named = set(re.findall(r"# - (\w+)\.example:\d+$", (MONITORING / "prometheus.yml").read_text(), re.MULTILINE))
     verbs = CHECKOUT / "hgext/vcsreplicator/cli"
-    role = re.compile(r"""(?:run_daemon\(config, |run_without_log\(config, |listen\()"(\w+)\"""")
+    role = re.compile(r"""(?:run_daemon\(config, |listen\()"(\w+)\"""")
     roles = {name for file in verbs.glob("*.py") for name in role.findall(file.read_text())}
     assert "edge" in roles
     assert named == roles - {"aggregator", "notifier", "relay", "verify"}, "those are there already"

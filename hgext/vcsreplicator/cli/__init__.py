@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The command `vcsreplicator`: one file per verb, loaded when its verb is used.
 
-A verb is a module of this folder with a click command named `command`; `verbs` lists them. A module that one verb alone uses begins
-with its name: `config_rights`. Verbs share the others: `asking`, `delivering`, `display`, `options`, `progress` and
-`requests`. This module imports almost nothing, so that `main` decides what Ctrl-C does before anything else is
+A verb is a module of this folder with a click command named `command`, or a command of `daemons`; `verbs` lists them. A module that
+one verb alone uses begins with its name: `config_rights`. Verbs share the others: `asking`, `delivering`, `display`, `options`,
+`progress` and `requests`. This module imports almost nothing, so that `main` decides what Ctrl-C does before anything else is
 loaded. `program` and `VERBS` are those of `verbs`.
 """
 

@@ -14,7 +14,7 @@ from ..config import Config
 from ..service import configure_logging, stop_on_signals
 from ..words.errors import Refused
 from .display import console, print_listing, table
-from .options import SECONDS, run_without_log, with_config, with_json, with_yes
+from .options import SECONDS, run_daemon, with_config, with_json, with_yes
 
 _with_token_file = click.option(
     "--token-file", metavar="FILE", help="Write the token to this new file (mode 0600) instead of standard output."
@@ -112,7 +112,7 @@ def watch(config: Config, once: bool, dry_run: bool) -> None:
     settings = _read_settings(config)
     if not once:
         service = functools.partial(run, file=config.file, is_dry_run=dry_run)
-        run_without_log(config, "guardian", service, settings)
+        run_daemon(config, "guardian", service, settings, has_log=False)
     configure_logging("guardian")
     with contextlib.nullcontext() if dry_run else alone(settings.state, "guardian.state", "guardian"):
         watcher = QueueWatch(settings, config.file, is_dry_run=dry_run)

@@ -149,21 +149,28 @@ def mirror_settings(config: Config, name: str) -> "MirrorSettings":
 
 
 def run_daemon(
-    config: Config, role: str, run: Callable[..., None], settings: object, **answers: Callable[[Log], Any]
+    config: Config,
+    role: str,
+    run: Callable[..., None],
+    settings: object,
+    *,
+    has_log: bool = True,
+    **answers: Callable[[Log], Any],
 ) -> None:
     """Run a stage as a daemon until a signal stops it, and exit with its code.
 
-    `answers` are functions that make arguments of `serve`, such as `pages`, from the log.
+    It gets the log, if it has one. `answers` are functions that make arguments of `serve`, such as `pages`, from the log.
     """
     from ..service import configure_logging, serve
 
     configure_logging(role)
-    with log_of(config) as log:
-        made = {name: make(log) for name, make in answers.items()}
+    with contextlib.ExitStack() as kept:
+        logs = [kept.enter_context(log_of(config))] if has_log else []
+        made = {name: make(*logs) for name, make in answers.items()}
 
         def named(stop: threading.Event, ready: Callable[[], None]) -> None:
             with naming(config):
-                run(settings, log, stop=stop, ready=ready)
+                run(settings, *logs, stop=stop, ready=ready)
 
         sys.exit(serve(named, listen=config.listen(role), key=config.listen_key(role), **made))
 
@@ -191,18 +198,6 @@ def needing(extra: str) -> Iterator[None]:
         raise BadConfig(
             f"{error.name} is not installed; in a checkout run: {sys.executable} -m pip install '.[{extra}]'"
         ) from None
-
-
-def run_without_log(config: Config, role: str, run: Callable[..., None], settings: object) -> None:
-    """Run a daemon that uses no log until a signal stops it, and exit with its code."""
-    from ..service import configure_logging, serve
-
-    def named(stop: threading.Event, ready: Callable[[], None]) -> None:
-        with naming(config):
-            run(settings, stop=stop, ready=ready)
-
-    configure_logging(role)
-    sys.exit(serve(named, listen=config.listen(role), key=config.listen_key(role)))
 
 
 def check_exposures(urls: Mapping[str, str | None], insecure: Collection[str]) -> None:

@@ -61,6 +61,9 @@ _GROUPS = {
 }
 VERBS = {verb: line for group in _GROUPS.values() for verb, line in group.items()}
 
+# Verbs that are commands of `daemons`; each other verb is a module of its own.
+DAEMONS = frozenset({"relay", "mirror", "aggregator", "notifier", "edge", "poll", "work"})
+
 
 class _Verbs(click.Group):
     """A group that lists its verbs without importing them."""
@@ -71,8 +74,9 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in VERBS:
             return None
-        command: click.Command = importlib.import_module(f"{__package__}.{name}").command
-        return command
+        module, command = ("daemons", name) if name in DAEMONS else (name, "command")
+        found: click.Command = getattr(importlib.import_module(f"{__package__}.{module}"), command)
+        return found
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

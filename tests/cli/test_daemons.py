@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hgext.vcsreplicator.cli.aggregator import _status_page
+from hgext.vcsreplicator.cli.daemons import _status_page
 from testing.waiting import eventually
 from tests.status.test_health import answers, get, hanging, serving
 
