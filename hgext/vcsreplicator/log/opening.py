@@ -22,14 +22,17 @@ EXPECTED = "expected sqlite:///absolute/path or kafka://host:port[,host:port…]
 def open_log(url: str, *, creates: bool = False) -> Log:
     """Open the log at `url`; the caller closes it.
 
-    Only with `creates` it makes a missing embedded log. Raises BadConfig for a URL that cannot be right, Unavailable if the log is
-    missing or nothing answers.
+    Only with `creates` it makes a missing embedded log. Raises BadConfig for a URL that cannot be right or a client library that
+    cannot be used, Unavailable if the log is missing or nothing answers.
     """
     found = parse_url(url)
     if isinstance(found, Path):
         from .sqlite.adapter import SqliteLog
 
         return SqliteLog(found, creates=creates)
+    from .kafka import seams
+
+    seams.check()
     from .kafka.adapter import KafkaLog
 
     return KafkaLog(found)
