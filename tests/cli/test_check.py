@@ -6,6 +6,8 @@ import json
 import math
 import os
 import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +26,7 @@ from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.records import ServiceTrouble
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.aggregator.states import some_state
+from testing.faults.folding import ignore_case
 
 
 @pytest.fixture
@@ -41,6 +44,19 @@ def master(tmp_path: Path) -> Path:
     with open_log(f"sqlite://{tmp_path}/log.db", creates=True) as log:
         log.create(topics())
     return tmp_path
+
+
+@pytest.mark.parametrize("words", [["check"], ["config", "check"], ["relay"]])
+def test_a_master_on_a_disk_that_ignores_case_is_refused(master: Path, words: list[str]) -> None:
+    root = ignore_case(master / "repos")
+    done = subprocess.run(
+        [sys.executable, "-m", "hgext.vcsreplicator.cli", *words, "--config", str(master / "x.toml")],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 78, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert f"x.toml: relay.roots: {root} is on a disk that takes names for one that differ only in case" in last
 
 
 def said(master: Path, *words: str) -> tuple[int, str]:

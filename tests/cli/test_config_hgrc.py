@@ -167,7 +167,7 @@ def test_repositories_whose_names_mirrors_or_servers_refuse_are_named(tmp_path: 
     )
     result = checked(tmp_path, master)
     assert result.exit_code == 0, result.exception
-    line = f"only in case or Unicode: {tmp_path}/repos/PROJ, {tmp_path}/repos/proj: mirrors take only one, rename the others"
+    line = f"only in case or Unicode: {tmp_path}/repos/PROJ, {tmp_path}/repos/proj: rename all but one"
     assert result.output.count(line) == 1, result.output
     line = f"their own files at static/, and serve no repository there: {tmp_path}/repos/static/one: rename\n"
     assert result.output.count(line) == 1, result.output

@@ -302,55 +302,6 @@ def test_of_two_paths_with_one_folder_the_second_is_refused(bench: Bench) -> Non
         bench.wait_applied(first, third)
 
 
-def test_paths_that_differ_in_case_or_normal_form_alone_are_refused(bench: Bench) -> None:
-    first, second, third = bench.author("Repo/é"), bench.author("repo/é"), bench.author("other")
-    bench.send(first)
-    with bench.mirror():
-        bench.wait_applied(first)
-        bench.send(second, third)
-        ack = bench.wait_detached(second, "refused")
-        assert "Repo/é" in (ack.note or "")
-        bench.wait_applied(third)
-    with bench.mirror():
-        third.push()
-        bench.send(third)
-        bench.wait_applied(third)
-        bench.wait_detached(second, "refused")
-        first.push()
-        bench.send(first)
-        bench.wait_applied(first)
-    assert second.repository not in bench.found()
-
-
-def test_a_path_is_taken_by_a_twin_as_long_as_that_is_there(bench: Bench) -> None:
-    first, second = bench.author("Repo"), bench.author("repo")
-    bench.send(first)
-    with bench.mirror():
-        bench.wait_applied(first)
-    first.event(Type.DELETED)
-    bench.send(first)
-    bench.release(first, deleted=True)
-    bench.send(second)
-    with bench.mirror():
-        bench.wait_applied(second)
-
-
-def test_what_a_repository_did_at_its_former_path_is_no_twin_of_who_is_there_now(bench: Bench) -> None:
-    first = bench.author("Repo")
-    first.push()
-    first.rename(bench.master_root, "elsewhere")
-    second, other = bench.author("repo"), bench.author("other")
-    for author in (first, second):
-        bench.send(author)
-    with bench.mirror():
-        bench.wait_applied(first, second)
-        bench.log.append(first.messages()[:2])
-        bench.send(other)
-        bench.wait_applied(other)
-        eventually(bench.everything_passed, "the repeats are passed")
-    assert bench.notes() == []
-
-
 def test_a_second_mirror_on_one_root_is_refused(bench: Bench) -> None:
     with bench.mirror(), pytest.raises(BadConfig, match=r"another mirror, .* works in"), bench.mirror():
         pass

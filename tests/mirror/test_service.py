@@ -18,6 +18,7 @@ from hgext.vcsreplicator.mirror.service import lock_folder
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.passing import is_passing
+from testing.faults.folding import ignore_case
 from testing.faults.permission import under
 
 
@@ -47,6 +48,12 @@ def test_a_mirror_that_cannot_move_a_folder_from_its_state_to_its_root_is_refuse
     ):
         pass
     assert os.listdir(settings.folder) == ["lock"]
+
+
+def test_a_mirror_on_a_disk_that_ignores_case_is_refused(tmp_path: Path) -> None:
+    root = ignore_case(tmp_path / "root")
+    refused = refusal(MirrorSettings(name="alpha", root=str(root)))
+    assert refused.startswith(f"mirror.alpha.root: {root} is on a disk that takes names for one")
 
 
 def refusal(settings: MirrorSettings) -> str:

@@ -129,27 +129,31 @@ def fork(on_call: OnCall, entry: Entry) -> None:
         assert_equal(on_call, mirror, name)
 
 
-def make_twin(on_call: OnCall, name: str) -> Path:
-    """A repository beside this one whose name differs in case only, which the extension would have refused; its folder."""
-    twin = on_call.cluster.repository(name.upper())
-    hg_by_hand(on_call, on_call.cluster.folder, "init", str(twin))
-    eventually(lambda: "refused" in on_call.detached("alpha", twin.name), "mirrors take only one of the two")
-    assert "refused" in rows(on_call, "status")
-    return twin
+@contextmanager
+def rival(on_call: OnCall, name: str) -> Iterator[Path]:
+    """Have another repository of the same generation at its path, as a second master would. Yields its folder."""
+    folder, aside = on_call.cluster.repository(name), on_call.cluster.folder / f"{name}-aside"
+    folder.rename(aside)
+    shutil.rmtree(folder.parent / ".vcsreplicator" / "generations")
+    hg_by_hand(on_call, on_call.cluster.folder, "init", str(folder))
+    eventually(lambda: "refused" in rows(on_call, "status"), "mirrors take only one of the two")
+    yield folder
+    aside.rename(folder)
 
 
 @provokes("reason refused")
 def refused(on_call: OnCall, entry: Entry) -> None:
     name, other = on_call.repository(), on_call.repository()
-    twin = make_twin(on_call, name)
-    place = on_call.cluster.repository(f"{name}-renamed")
-    entry.do(
-        "hg -R FOLDER replicaterename NEW-FOLDER --yes",
-        **{"FOLDER": on_call.cluster.repository(name), "NEW-FOLDER": place},
-    )
+    place, second = on_call.cluster.repository(f"{name}-renamed"), on_call.cluster.folder / "second"
+    with rival(on_call, name) as folder:
+        folder.rename(second)
+    entry.do("hg -R FOLDER replicaterename NEW-FOLDER --yes", **{"FOLDER": folder, "NEW-FOLDER": place})
+    second.rename(folder)
     for mirror in ("alpha", "beta"):
-        eventually(lambda mirror=mirror: twin.name in os.listdir(mirror_folder(on_call, mirror, "")), mirror)  # type: ignore[misc]
-    entry.do("hg -R FOLDER replicatedelete --yes", FOLDER=make_twin(on_call, other))
+        root, shown = mirror_folder(on_call, mirror, ""), {name, place.name}
+        eventually(lambda root=root, shown=shown: shown <= {*os.listdir(root)}, mirror)  # type: ignore[misc]
+    with rival(on_call, other) as folder:
+        entry.do("hg -R FOLDER replicatedelete --yes", FOLDER=folder)
     eventually(lambda: "refused" not in rows(on_call, "status"), "nothing is refused", every=0.5)
     on_call.push(other)
     on_call.wait_announced(other)

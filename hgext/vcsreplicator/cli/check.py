@@ -16,7 +16,7 @@ from ..status.wording import Finding, Severity
 from ..words.errors import TopicMissing, Unavailable, visible
 from ..words.shape import plain
 from .asking import expect, find_all, find_full_log
-from .options import SECONDS, with_config, with_json
+from .options import SECONDS, expect_exact_roots, relay_of, with_config, with_json
 
 _with_limit = functools.partial(click.option, type=click.IntRange(1), show_default=True)
 
@@ -39,6 +39,8 @@ def command(config: Config, warn: int, critical: int, patience: float, as_json: 
 
     It looks at aggregator, mirrors, relay and destinations, and at no other service.
     """
+    if relay := relay_of(config):
+        expect_exact_roots(config, relay)
     if (full := find_full_log(config)) is not None:
         _print_and_exit([full], None, as_json=as_json)
     expected = expect(config, warn=warn, critical=critical, patience=patience)

@@ -15,7 +15,7 @@ from ..words.shape import nearest
 from .config_hgrc import check_hgrc
 from .config_rights import report_rights
 from .display import print_json
-from .options import log_of, mirror_settings, naming, relay_of, with_config_file, with_json
+from .options import expect_exact_roots, log_of, mirror_settings, naming, relay_of, with_config_file, with_json
 
 # Services other than mirrors that have an address in [listen].
 _ROLES = ("relay", "aggregator", "notifier", "verify", "dashboard", "edge", "decode", "poll", "work", "guardian")
@@ -101,6 +101,7 @@ def _check_replication(config: Config) -> None:
 
     if relay := relay_of(config):
         _check_blobs(relay.blobs, f"{config.file}: relay.blobs")
+        expect_exact_roots(config, relay)
     roots: dict[str, str] = {}
     for name in config.names("mirror") if "mirror" in config.tables else ():
         settings = mirror_settings(config, name)

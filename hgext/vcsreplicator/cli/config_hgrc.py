@@ -182,9 +182,7 @@ def _name_repositories(roots: dict[str, str], report: Callable[[str], object]) -
             f"web servers have their own files at static/, and serve no repository there: {', '.join(unserved)}: rename"
         )
     for folders in twins.find_all(roots):
-        report(
-            f"names that differ only in case or Unicode: {', '.join(folders)}: mirrors take only one, rename the others"
-        )
+        report(f"names that differ only in case or Unicode: {', '.join(folders)}: rename all but one")
 
 
 def _is_enabled(found: Mapping[str, str], extension: str) -> bool:

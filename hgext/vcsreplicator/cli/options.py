@@ -14,6 +14,7 @@ import click
 
 from ..config import DEFAULT_FILE, Config, load
 from ..log import Log
+from ..log.names import expect_exact_names
 from ..log.opening import open_log
 from ..words.clock import DAY
 from ..words.errors import BadConfig
@@ -216,3 +217,10 @@ def relay_of(config: Config) -> "RelaySettings | None":
     from ..relay.settings import RelaySettings
 
     return config.settings(RelaySettings, "relay", blobs=config.blobs) if "relay" in config.tables else None
+
+
+def expect_exact_roots(config: Config, relay: "RelaySettings") -> None:
+    """Raise BadConfig if the disk of a root of the relay takes two names for one."""
+    with naming(config):
+        for root in relay.roots:
+            expect_exact_names(root, "relay.roots")

@@ -9,7 +9,7 @@ from dataclasses import field, replace
 
 from ..outbox.entry import NewestEvent
 from ..words.digest import START
-from ..words.event import NULL_NODE, UNKNOWN_SETTINGS, ClientSettings, Event
+from ..words.event import NULL_NODE, UNKNOWN_SETTINGS, ClientSettings
 from ..words.path import REPLICA_FILE
 from ..words.shape import from_json
 
@@ -44,12 +44,6 @@ class Checkpoint(NewestEvent):
     moved: Mapping[str, str | None] = field(default_factory=dict)
     hgrc: Mapping[str, Mapping[str, str]] | None = None
     settings: ClientSettings = UNKNOWN_SETTINGS
-
-    def is_beyond(self, event: Event) -> bool:
-        """Return whether the event is a repeat, or of a former incarnation."""
-        if event.incarnation != self.incarnation:
-            return event.incarnation in self.former
-        return event.seq <= self.seq
 
     def contradicts(self, newest_known: tuple[int, str, str] | None) -> bool:
         """Return whether the aggregator saw another event at our sequence.

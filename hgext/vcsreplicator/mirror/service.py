@@ -18,6 +18,7 @@ from typing import TypeVar
 import structlog
 
 from ..log import ACKS, EVENTS, ROSTER, STATE, Log, Record
+from ..log.names import expect_exact_names
 from ..log.ownership import name_user
 from ..log.table import ReadStopped, Table, read_table
 from ..words.clock import SystemClock
@@ -175,6 +176,7 @@ def lock_folder(settings: MirrorSettings) -> Iterator[None]:
     with _naming_folder(settings, "root", settings.root):
         _make_folder(settings.root)
         os.scandir(settings.root).close()
+    expect_exact_names(settings.root, f"mirror.{settings.name}.root")
     place = ("state", settings.state) if settings.state else ("root", settings.root)
     with _naming_folder(settings, *place):
         _make_folder(settings.folder, 0o750)

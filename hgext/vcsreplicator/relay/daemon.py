@@ -20,6 +20,7 @@ import structlog
 from ..log import EVENTS, Log
 from ..log.blob_retries import BlobRetries
 from ..log.blobs import BlobStore, open_blobs
+from ..log.names import expect_exact_names
 from ..log.reports import ServiceReporter, name_trouble
 from ..log.table import find_oldest_time
 from ..outbox.file import outbox_of
@@ -87,7 +88,9 @@ def run(
     ready: Callable[[], None],
     clock: Clock | None = None,
 ) -> None:
-    """Relay until `stop` is set; raise BadConfig if it cannot have the socket."""
+    """Relay until `stop` is set; raise BadConfig for an unusable socket or disk."""
+    for root in settings.roots:
+        expect_exact_names(root, "relay.roots")
     relay = _Relay(settings, log, port, stop, clock or SystemClock())
     try:
         relay.start()

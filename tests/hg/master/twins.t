@@ -1,5 +1,5 @@
-Two repositories whose names differ in case alone, or in how Unicode spells them, are one to many file systems: mirrors take only
-one of them. So the master refuses the second where it is made.
+Two repositories whose names differ in case alone, or in how Unicode spells them, are one to many file systems. So the master
+refuses the second where it is made.
 
   $ . "$TESTDIR/master.sh"
   $ cat >> $TESTTMP/master.hgrc <<E
@@ -13,15 +13,15 @@ one of them. So the master refuses the second where it is made.
 
   $ hgm init repos/PROJ
   abort: repository path PROJ: there is $TESTTMP/repos/proj, whose name is the same but for case or Unicode
-  (choose another name: mirrors take only one of the two)
+  (choose another name: the disks of some clients take the two for one)
   [255]
   $ hgm clone -q source repos/Proj
   abort: repository path Proj: there is $TESTTMP/repos/proj, whose name is the same but for case or Unicode
-  (choose another name: mirrors take only one of the two)
+  (choose another name: the disks of some clients take the two for one)
   [255]
   $ hg init ssh://user@dummy/$TESTTMP/repos/Proj
   abort: repository path Proj: there is $TESTTMP/repos/proj, whose name is the same but for case or Unicode
-  (choose another name: mirrors take only one of the two)
+  (choose another name: the disks of some clients take the two for one)
   abort: could not create remote repo
   [255]
   $ hgm init "repos/$(printf 'cafe\314\201')" 2>&1 | head -1 | sed 's/: there.*//' | od -c | head -2 | tail -1
@@ -40,16 +40,16 @@ one of them. So the master refuses the second where it is made.
   [255]
   $ hgm init repos/Dir/One
   abort: repository path Dir/One: there is $TESTTMP/repos/dir/one, whose name is the same but for case or Unicode
-  (choose another name: mirrors take only one of the two)
+  (choose another name: the disks of some clients take the two for one)
   [255]
   $ hgm init more/TWO
   abort: repository path Some/Prefix/TWO: there is $TESTTMP/repos/some/prefix/two, whose name is the same but for case or Unicode
-  (choose another name: mirrors take only one of the two)
+  (choose another name: the disks of some clients take the two for one)
   [255]
   $ hgm init -q repos/other
   $ hgm -R repos/other replicaterename --yes repos/PROJ
   abort: repository path PROJ: there is $TESTTMP/repos/proj, whose name is the same but for case or Unicode
-  (choose another name: mirrors take only one of the two)
+  (choose another name: the disks of some clients take the two for one)
   [255]
   $ hgm -R repos/other replicaterename --yes repos/static
   abort: repository path static: web servers have their own files at static/
@@ -64,13 +64,13 @@ one of them. So the master refuses the second where it is made.
   $ mv repos/other repos/PROJ
   $ hgm -R repos/PROJ replicaterename
   abort: repository path PROJ: there is $TESTTMP/repos/proj, whose name is the same but for case or Unicode
-  (choose another name: mirrors take only one of the two)
+  (choose another name: the disks of some clients take the two for one)
   [255]
   $ mv repos/PROJ repos/other
   $ cp -a repos/other repos/OTHER
   $ hgm -R repos/OTHER replicateadopt --yes
   abort: repository path OTHER: there is $TESTTMP/repos/other, whose name is the same but for case or Unicode
-  (choose another name: mirrors take only one of the two)
+  (choose another name: the disks of some clients take the two for one)
   [255]
   $ mv repos/OTHER repos/static
   $ hgm -R repos/static replicateadopt --yes

@@ -8,6 +8,7 @@ import pytest
 from hgext.vcsreplicator.log import EVENTS, ROSTER, STATE
 from hgext.vcsreplicator.mirror.supervision.following import Phase
 from hgext.vcsreplicator.mirror.supervision.state import DOUBT, AckBook
+from hgext.vcsreplicator.mirror.task import Trouble
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.records import Ack, Reason
@@ -152,26 +153,6 @@ def test_a_deletion_that_follows_in_the_stream_is_not_carried_out_before_it_come
     assert [item.event.seq for item in bench.pool.given[-1].busy.items] == [2, 3]
 
 
-def test_the_place_of_a_deleted_repository_is_free_for_a_twin(bench: Bench) -> None:
-    chain = Chain("place")
-    applied(bench, chain)
-    deleted = chain.next(Type.DELETED)
-    bench.read(deleted)
-    gone = checkpoint(deleted, deleted=True)
-    bench.answer(bench.pool.given[-1], done=1, checkpoint=None, folder=None, serving=0, gone=gone)
-    bench.read(Chain("PLACE").next())
-    assert bench.notes.detached() == []
-
-
-def test_the_place_of_a_repository_that_left_is_free_for_a_twin(bench: Bench) -> None:
-    chain = Chain("other")
-    applied(bench, chain)
-    carry(bench, "re:OTHER|this/.*")
-    bench.answer(bench.pool.given[-1], done=0, checkpoint=None, folder=None, serving=0)
-    bench.read(Chain("OTHER").next())
-    assert bench.notes.detached() == []
-
-
 def test_the_note_of_a_detached_repository_goes_with_it(bench: Bench) -> None:
     chain = Chain("other/r")
     applied(bench, chain)
@@ -214,13 +195,14 @@ def test_a_repository_that_is_restored_after_its_deletion_is_followed_in_its_new
     assert [item.event.id for item in bench.pool.given[-1].busy.items] == [again.events[0].id]
 
 
-def test_a_twin_that_was_refused_is_tried_again_once_the_other_has_left(bench: Bench) -> None:
-    chain, twin = Chain("other"), Chain("OTHER").next()
+def test_a_repository_that_was_refused_is_tried_again_once_the_other_has_left(bench: Bench) -> None:
+    chain = Chain("other")
     applied(bench, chain)
-    bench.read(twin)
-    assert [note.reason for note in bench.notes.detached()] == [Reason.REFUSED]
-    carry(bench, "re:OTHER|this/.*")
-    bench.answer(bench.pool.given[-1], done=0, checkpoint=None, folder=None, serving=0)
+    bench.read(Chain("other", generation=2).next())
+    taken = Trouble(reason=Reason.REFUSED, note="path 'other' is taken")
+    bench.answer(bench.pool.given[-1], done=0, checkpoint=None, folder=None, serving=0, trouble=taken)
+    bench.read(renamed := chain.next(Type.RENAMED, path="this/r", detail={"from": "other"}))
+    bench.applied(renamed)
     bench.passes(2)
     assert [note.attempts for note in bench.notes.detached()] == [1]
 

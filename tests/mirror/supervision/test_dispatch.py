@@ -75,14 +75,6 @@ def test_an_event_whose_bundle_is_elsewhere_is_a_task_of_its_own(bench: Bench) -
     assert found[:4] == [[2], [3], [4], [5]]
 
 
-def test_the_place_of_a_repository_is_free_for_a_twin_once_it_is_renamed(bench: Bench) -> None:
-    renamed(bench, Chain("place"), "elsewhere")
-    twin = Chain("PLACE").next()
-    bench.read(twin)
-    assert not bench.notes.detached()
-    assert task(bench).repository == twin.repository
-
-
 def test_a_renamed_repository_is_repaired_from_where_it_is_now(bench: Bench) -> None:
     chain = Chain("old")
     bench.records(bench.record(STATE, chain.repository, to_json(state_of(Chain("old").next()))))

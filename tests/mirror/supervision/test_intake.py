@@ -30,15 +30,6 @@ def carry(bench: Bench, *rules: str) -> None:
     bench.records(bench.record(ROSTER, KEY, to_json(Roster(version=1, mirrors=(mirror,)))))
 
 
-def test_a_repository_whose_place_is_taken_resumes_at_the_event_that_was_refused(bench: Bench) -> None:
-    there, twin = Chain("place").next(), Chain("PLACE").next()
-    bench.read(there)
-    bench.applied(there)
-    bench.read(twin)
-    [note] = bench.notes.detached()
-    assert (note.repository, note.reason, note.offset) == (twin.repository, Reason.REFUSED, bench.offset - 1)
-
-
 def test_a_repository_whose_events_come_faster_than_they_are_applied_is_detached_and_resumes_at_the_first(
     bench: Bench,
 ) -> None:

@@ -9,12 +9,11 @@ import pytest
 from hgext.vcsreplicator.mirror.checkpoint import before_first
 from hgext.vcsreplicator.mirror.notes import Detached, Notes
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
-from hgext.vcsreplicator.mirror.supervision.following import Following, Phase
+from hgext.vcsreplicator.mirror.supervision.following import Phase
 from hgext.vcsreplicator.mirror.supervision.state import State
 from hgext.vcsreplicator.mirror.writer import AckWriter
 from hgext.vcsreplicator.words.records import Ack, Reason
 from hgext.vcsreplicator.words.shape import from_json
-from testing.builders.aggregator.chains import Chain
 from testing.clock import HandClock
 
 FIRST, SECOND = "1" * 32, "2" * 32
@@ -93,29 +92,12 @@ def test_an_ack_names_the_reason_until_the_repository_is_in_the_stream(
 def test_a_place_that_becomes_free_is_tried_by_those_it_kept_out(
     state: State, reason: Reason, phase: Phase, due: list[str]
 ) -> None:
-    first, second = state.table.get_or_add(FIRST, "q"), state.table.get_or_add(SECOND, "Q")
+    first, second = state.table.get_or_add(FIRST, "q"), state.table.get_or_add(SECOND, "q")
     second.phase, second.note = phase, note(reason)
-    state.table.occupy(first)
-    state.table.vacate(second)  # which has no place
+    state.table.vacate(second)
     assert list(state.agenda.take_due()) == []
     state.table.vacate(first)
     assert list(state.agenda.take_due()) == due
-
-
-def test_a_twin_is_another_repository_whose_path_differs_in_case_alone(state: State) -> None:
-    [event] = Chain("Q").take(1)
-    following = Following(id=event.repository, path="Q")
-    assert state.table.find_twin(following, event) is None
-    state.table.occupy(state.table.get_or_add(FIRST, "q"))
-    assert state.table.find_twin(following, event) == "q"
-    following.checkpoint = replace(before_first(event.repository, event.incarnation, "Q", 1), seq=1)
-    assert state.table.find_twin(following, event) is None  # a repeat
-
-
-def test_a_repository_at_the_same_path_is_no_twin(state: State) -> None:
-    [event] = Chain("q", generation=2).take(1)
-    state.table.occupy(state.table.get_or_add(FIRST, "q"))
-    assert state.table.find_twin(Following(id=event.repository, path="q"), event) is None
 
 
 def test_a_loop_over_the_repositories_may_remove_them(state: State) -> None:

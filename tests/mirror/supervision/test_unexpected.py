@@ -96,7 +96,7 @@ def fail_unexpectedly(*_: Any, **__: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("part", "act"),
-    [(intake, "_decode_record"), (RepositoryTable, "find_twin"), (Following, "is_at"), (Agenda, "queue")],
+    [(intake, "_decode_record"), (RepositoryTable, "get_or_add"), (Following, "is_at"), (Agenda, "queue")],
 )
 def test_an_unexpected_exception_rejects_the_record_and_detaches_its_repository(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, part: Any, act: str

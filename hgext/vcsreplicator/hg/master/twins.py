@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Names that a repository cannot have: of twins, and of servers' own files.
 
-Twins have names that are one name to some file systems, such as `PROJ` and `proj`, or two spellings of `é`. Every mirror takes one
-of two twins and refuses the other. hgweb has files of its own at `static/`, and shows no repository there. So the master refuses
-such a name at a creation, clone, rename, or adoption as a copy. Existing ones stay as they are, and `config check` names them.
+Twins have names that are one name to the disks of some clients, such as `PROJ` and `proj`, or two spellings of `é`. hgweb has
+files of its own at `static/`, and shows no repository there. So the master refuses such a name at a creation, clone, rename, or
+adoption as a copy. Existing ones stay as they are, and `config check` names them.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ def refuse(path: str, folder: str, roots: Mapping[str, str]) -> None:
                 f"repository path {path}: there is {other}, whose name is the same but for case or Unicode".encode(
                     "utf-8", "surrogateescape"
                 ),
-                hint=b"choose another name: mirrors take only one of the two",
+                hint=b"choose another name: the disks of some clients take the two for one",
             )
 
 

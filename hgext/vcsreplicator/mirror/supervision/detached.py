@@ -15,7 +15,7 @@ import structlog
 from ...log import partition_of
 from ...log.requests import FAILED
 from ...words.errors import Unavailable
-from ...words.event import Event, event_names
+from ...words.event import event_names
 from ...words.records import Reason
 from ...words.retry import Backoff
 from ...words.unexpected import fault
@@ -137,10 +137,6 @@ class Detachments:
             attempts=former.attempts if former else attempts,
         )
         self.write_note(following, written)
-
-    def refuse(self, following: Following, event: Event, other: str) -> None:
-        """Detach a repository whose path is taken, until it is free or an operator acts."""
-        self.detach(following, Reason.REFUSED, f"path {event.path!r} is taken by its twin {other!r}")
 
     def write_note(self, following: Following, written: Detached) -> None:
         """Write the note, then stop following the stream; nothing else is done before.

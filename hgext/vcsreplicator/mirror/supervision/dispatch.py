@@ -138,7 +138,6 @@ class TaskDispatch:
             if before is not None and after.path != before.path:
                 following.master_path = after.path
             following.path = after.path
-            self._table.occupy(following)
             if self._departures.has_ended(after):  # it was released long ago
                 following.released, following.incarnation = after.seq, after.incarnation
         if outcome.serving > following.serving:

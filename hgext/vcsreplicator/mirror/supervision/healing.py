@@ -124,9 +124,6 @@ class Healing:
                 return False
             if item is None or following.is_at(item.event):
                 continue
-            if (other := self._table.find_twin(following, item.event)) is not None:
-                self._detachments.refuse(following, item.event, other)
-                return False
             self._backlog.add(following.id, item, tracked=False)
         return True
 

@@ -76,12 +76,7 @@ class Intake:
             return
         event = item.event
         following = self._table.get_or_add(event.repository, event.path)
-        if not following.follows_stream:
-            return
-        if (other := self._table.find_twin(following, event)) is not None:
-            self._backlog.add(event.repository, item)
-            self._detachments.refuse(following, event, other)
-        elif not following.is_at(event):
+        if following.follows_stream and not following.is_at(event):
             self._queue_event(following, item)
 
     def _queue_event(self, following: Following, item: ReadEvent) -> None:

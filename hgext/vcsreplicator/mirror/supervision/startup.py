@@ -54,7 +54,6 @@ class Startup:
         following.sent_ack = acked
         is_acked = acked is not None and (acked.incarnation, acked.serving) == (checkpoint.incarnation, found.serving)
         following.served_at = acked.served_at if acked and is_acked else self._clock.now()
-        self._table.occupy(following)
 
     def settle(self, acks: Mapping[str, Ack]) -> None:
         """Reconcile the repositories found with the notes and the last acks.

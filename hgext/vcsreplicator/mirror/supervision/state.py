@@ -7,8 +7,6 @@ It consists of the repositories with their places and queues, the roster's rules
 from collections.abc import Iterator, Mapping
 
 from ...words.clock import Clock
-from ...words.event import Event
-from ...words.path import twin
 from ...words.records import Ack, Reason
 from ...words.roster import Mirror, MirrorRole, Roster
 from ...words.shape import to_json
@@ -24,15 +22,11 @@ DOUBT = 60.0
 
 
 class RepositoryTable:
-    """Every repository that this mirror follows.
-
-    It also knows which repository has each place, for file systems that ignore case or normalise Unicode.
-    """
+    """Every repository that this mirror follows."""
 
     def __init__(self, agenda: Agenda) -> None:
         self._agenda = agenda
         self._followings: dict[str, Following] = {}
-        self._places: dict[str, str] = {}
 
     def __iter__(self) -> Iterator[Following]:
         """Iterate over a snapshot of the repositories: the loop may add and remove some."""
@@ -49,30 +43,14 @@ class RepositoryTable:
         return following
 
     def remove(self, following: Following) -> None:
-        """Forget the repository, which has given up its place."""
+        """Forget the repository."""
         del self._followings[following.id]
 
-    def find_twin(self, following: Following, event: Event) -> str | None:
-        """Return the path of a repository that some file systems take for the event's."""
-        other = self.get(self._places.get(twin(event.path), following.id))
-        if other is None or other.id == following.id or other.path == event.path:
-            return None
-        checkpoint = following.checkpoint
-        return None if checkpoint is not None and checkpoint.is_beyond(event) else other.path
-
-    def occupy(self, following: Following) -> None:
-        """Note that the repository has the place of its path."""
-        self._places[twin(following.path)] = following.id
-
     def vacate(self, following: Following) -> None:
-        """Free the repository's place; the repositories that it kept out are retried."""
-        place = twin(following.path)
-        if self._places.get(place) != following.id:
-            return
-        del self._places[place]
+        """Retry the repositories that this one kept out of its path, which it leaves."""
         for other in self:
             is_refused = other.note is not None and other.note.reason is Reason.REFUSED
-            if is_refused and other.phase is Phase.WAITING and twin(other.path) == place:
+            if is_refused and other.phase is Phase.WAITING and other is not following and other.path == following.path:
                 self._agenda.rest(other, 0.0)
 
 
