@@ -1,28 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """JSON lines: one message a line, in a file or on standard output.
 
-The file may be rotated at any time, by renaming, not by copying and truncating. Before each write the destination looks at the
-path: if the file was renamed or removed (logrotate), it leaves that file and begins a new one.
-
-In a file, a message is confirmed once its whole line is synced to disk. A line cut short by a crash or a full disk is removed
-before the next is written, and its message is written again.
+In a file, a message is confirmed once its whole line is synced to disk. A message whose line was cut short is written again.
 """
 
-import fcntl
-import os
-import stat
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from hgext.vcsreplicator.log.blobs import sync_folder
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.shape import absolute
 
 from .destination import DOCUMENTED, DeliveryOutcome, Destination
+from .lines import LineFile
 from .message import Message, to_text
 from .window import PATIENCE, Delivery, Patience
 
@@ -43,7 +35,7 @@ class JsonLinesSettings:
         absolute(self, "file")
 
     def open(self, name: str, clock: Clock) -> Destination:
-        return JsonLines(self.file)
+        return JsonLines(LineFile(self.file))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,15 +72,13 @@ def line(message: Message) -> bytes:
 class JsonLines:
     """The destination `jsonlines`."""
 
-    path: str
+    _file: LineFile
     _batch: list[tuple[int, bytes]] = field(default_factory=list)
-    _file: int | None = None
-    _name_synced: bool = False
 
     def start(self) -> None:
         """Open the file, or raise Unavailable."""
         try:
-            self._open()
+            self._file.open()
         except OSError as error:
             raise self._translate_error(error) from error
 
@@ -100,7 +90,7 @@ class JsonLines:
         if not batch:
             return []
         try:
-            self.append(b"".join(text for _, text in batch))
+            self._file.append(b"".join(text for _, text in batch))
         except (OSError, Unavailable) as error:
             self.close()
             trouble = self._translate_error(error) if isinstance(error, OSError) else error
@@ -108,66 +98,10 @@ class JsonLines:
         return [DeliveryOutcome(number=number) for number, _ in batch]
 
     def close(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-
-    def append(self, lines: bytes) -> None:
-        """Append whole lines durably.
-
-        Raises OSError or Unavailable, and then the file has none of them.
-        """
-        file = self._open()
-        begin = os.fstat(file).st_size
-        try:
-            write_all(file, lines)
-            os.fsync(file)
-            if not self._name_synced:
-                sync_folder(os.path.dirname(self.path))
-                self._name_synced = True
-        except OSError:
-            os.ftruncate(file, begin)
-            raise
-
-    def _open(self) -> int:
-        """Open the file that the path names now.
-
-        Raises OSError, or Unavailable for a pipe or a device: it cannot be synced, so each attempt would write the line again. Also
-        for a file that another process writes: each would cut lines of the other.
-        """
-        if self._file is not None and not self._is_current():
-            self.close()
-        if self._file is None:
-            self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY, 0o640)
-            if not stat.S_ISREG(os.fstat(self._file).st_mode):
-                self.close()
-                raise Unavailable(
-                    f"{self.path}: is a pipe or a device, where no line can be synced; name a regular file"
-                )
-            self._lock_file(self._file)
-            _drop_torn_line(self._file)
-            self._name_synced = False
-        return self._file
-
-    def _lock_file(self, file: int) -> None:
-        with suppress(OSError):  # a file system without locks
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                self.close()
-                raise Unavailable(
-                    f"{self.path}: another destination or process writes it; name another file"
-                ) from error
-
-    def _is_current(self) -> bool:
-        assert self._file is not None
-        try:
-            return os.path.samestat(os.stat(self.path), os.fstat(self._file))
-        except FileNotFoundError:
-            return False
+        self._file.close()
 
     def _translate_error(self, error: OSError) -> Unavailable:
-        return Unavailable(f"{self.path}: {error.strerror}; make it writable; the notifier tries again")
+        return Unavailable(f"{self._file.path}: {error.strerror}; make it writable; the notifier tries again")
 
 
 @dataclass(slots=True)
@@ -196,25 +130,3 @@ class Stdout:
 
     def close(self) -> None:
         """Do nothing: standard output is not ours to close."""
-
-
-def write_all(file: int, data: bytes) -> None:
-    """Write all of the data; raises OSError."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]
-
-
-def _drop_torn_line(file: int) -> None:
-    """Cut what follows the last newline, found from the end; all if there is none."""
-    end = os.fstat(file).st_size
-    begin = end
-    while begin:
-        step = min(begin, 65536)
-        begin -= step
-        found = os.pread(file, step, begin).rfind(b"\n")
-        if found >= 0:
-            begin += found + 1
-            break
-    if begin != end:
-        os.ftruncate(file, begin)

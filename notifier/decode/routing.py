@@ -10,7 +10,7 @@ from hgext.vcsreplicator.log import NewRecord
 from hgext.vcsreplicator.words.errors import Unavailable
 
 from ..amqp.frames import OutgoingMessage
-from ..jsonlines import JsonLines
+from ..lines import LineFile
 from .decoding import Decoded
 from .settings import DecodeSettings, PlaceKind
 
@@ -24,7 +24,7 @@ class Outputs:
 
     settings: DecodeSettings
     queues: "OutputQueues | None"
-    _files: dict[str, JsonLines] = field(default_factory=dict)
+    _files: dict[str, LineFile] = field(default_factory=dict)
 
     def record_of(self, message: Decoded) -> NewRecord | None:
         """Return a message's record for the log; None if it goes to a queue or a file."""
@@ -64,7 +64,7 @@ class Outputs:
             file.close()
 
     def _append(self, path: str, lines: bytes) -> None:
-        file = self._files.setdefault(path, JsonLines(path))
+        file = self._files.setdefault(path, LineFile(path))
         try:
             file.append(lines)
         except OSError as error:

@@ -6,7 +6,6 @@ changesets.
 """
 
 import queue
-import re
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from ..rejects import judged
 from ..state import StateDatabase
 from ..window import PATIENCE, Delivery, Patience
 from .lookup import AT_ONCE, ChangesetLookup, check_mirror_url
-from .message import QueuedPush, to_body
+from .message import QueuedPush, check_source, to_body
 from .queue import QueueSettings, open_queue, push_message
 
 # Seconds that one wait may last while lookups are under way.
@@ -29,7 +28,6 @@ BLINK = 0.02
 # The default of the header `source`.
 SOURCE = "notifier"
 
-_SOURCE = re.compile(r"[a-z0-9][a-z0-9-]{0,59}\Z")
 _TYPES = (Stream.CHANGEGROUP.value,)
 
 
@@ -59,12 +57,6 @@ class HgPushSettings(QueueSettings):
 
     def open(self, name: str, clock: Clock) -> Destination:
         return HgPush(name, self, clock)
-
-
-def check_source(source: str) -> None:
-    """Raise ValueError unless the text can be a `source`."""
-    if not _SOURCE.match(source):
-        raise ValueError(f"source: expected lower-case letters, digits and hyphens, 60 at most, got {source[:80]!r}")
 
 
 class HgPush:

@@ -31,6 +31,7 @@ USER_KEPT = 1000
 
 _NODE = re.compile(r"[0-9a-f]{40}\Z")
 _PSEUDO = {"0" * 40, "f" * 40}
+_SOURCE = re.compile(r"[a-z0-9][a-z0-9-]{0,59}\Z")
 _ID = re.compile(r"[1-9][0-9]{0,17}\Z")
 
 
@@ -76,6 +77,12 @@ class PushesAnswer:
 
     last: int
     pushes: tuple[QueuedPush, ...]
+
+
+def check_source(source: str) -> None:
+    """Raise ValueError unless the text can be a `source`."""
+    if not _SOURCE.match(source):
+        raise ValueError(f"source: expected lower-case letters, digits and hyphens, 60 at most, got {source[:80]!r}")
 
 
 def to_body(repository_id: int, pushes: Sequence[QueuedPush]) -> str:

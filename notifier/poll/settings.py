@@ -9,7 +9,7 @@ from hgext.vcsreplicator.words.errors import quote_value
 from hgext.vcsreplicator.words.secrecy import split_url
 from hgext.vcsreplicator.words.shape import Seconds, absolute, within
 
-from ..hgpush.destination import check_source
+from ..hgpush.message import check_source
 from ..hgpush.queue import QueueSettings
 
 

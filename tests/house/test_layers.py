@@ -34,7 +34,7 @@ ORDER = {
     "pushlog": "settings, versions < seams < preload, store "
     "< api, attribute, checking, copying, fetching, limit, pushed, recording, registration, revsets, streams, stripping, wire "
     "< web",
-    "notifier": "authorities, condition, database, destination, jsonlines, message, public, raw, rejects, schemas, secret, "
+    "notifier": "authorities, condition, database, destination, jsonlines, lines, message, public, raw, rejects, schemas, secret, "
     "state, window < amqp, http < pulse, sns, webhook < hgpush < decode, edge, poll, work, guardian "
     "< courier, orders, publisher, reading, settings",
 }
