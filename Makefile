@@ -36,7 +36,7 @@ MEMORY := $(shell df --output=avail --block-size=1G /dev/shm 2>/dev/null | awk '
 KEPT := -o tmp_path_retention_count=1
 # What the documentation's site is made of; with the folders, from which a page may vanish (`docs` itself is a target).
 DOCUMENTS := mkdocs.yml Dockerfile compose.yaml testing/pages.py tests/README.md README.md CHANGES.md CONTRIBUTING.md \
-	$(shell find docs/. testing/theme notifier/schemas pushlog/schemas)
+	$(shell find docs/. testing/theme notifier/messages/schemas pushlog/schemas)
 # What `make check` types strictly: all but the tests.
 TYPED := hgext/vcsreplicator pushlog hooks notifier testing
 

@@ -3,10 +3,5 @@
 
 Each destination gets its messages in order per repository, at least once, and independently of the others.
 
-message     what a notice says in public (pure)          publisher   the daemon
-public      what is public, and under which URL (pure)   destination the port, and the table of destinations
-window      what to send next, and what is done (pure)   jsonlines, pulse, sns, webhook, hgpush, decode   the destinations
-courier     the loop of one destination                  orders      what operators asked of it
-
-Services of their own: `edge`, `decode`, `poll`, `work`, `guardian`.
+From the lowest room up: `messages`, `delivery`, `clients`, `services`, `destinations`, `publishing`.
 """

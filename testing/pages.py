@@ -11,7 +11,7 @@ PATTERNS = (
     "*.md",
     "tests/README.md",
     "docs/**/*.*",
-    "notifier/schemas/**/*.json",
+    "notifier/messages/schemas/**/*.json",
     "pushlog/schemas/*.json",
     "Dockerfile",
     "compose.yaml",

@@ -66,9 +66,9 @@ USED = (
     "hgext.vcsreplicator.aggregator.loop",
     "hgext.vcsreplicator.status.follower",
     "hgext.vcsreplicator.status.health",
-    "notifier.courier",
-    "notifier.jsonlines",
-    "notifier.publisher",
+    "notifier.publishing.courier",
+    "notifier.destinations.jsonlines",
+    "notifier.publishing.publisher",
     "pushlog.revsets",
     "pushlog.web.commands",
     "pushlog.web.page",
@@ -108,10 +108,10 @@ OF_MERCURIAL = (
 )
 # What some commands import besides, by words of theirs: a stem imports it before it forks the first.
 OF_SOME = {
-    "work": ("notifier.amqp.channel", "notifier.work.worker"),
-    "--parallel": ("celery.bin.worker", "notifier.work.tasks"),
-    "poll": ("notifier.amqp.channel",),
-    "notifier": ("notifier.amqp.channel", "notifier.webhook.destination"),
+    "work": ("notifier.clients.amqp.channel", "notifier.services.work.worker"),
+    "--parallel": ("celery.bin.worker", "notifier.services.work.tasks"),
+    "poll": ("notifier.clients.amqp.channel",),
+    "notifier": ("notifier.clients.amqp.channel", "notifier.destinations.webhook.destination"),
 }
 # The options of `Popen` that the stem knows nothing of, as they are when a caller does not set them.
 DEFAULTS = {

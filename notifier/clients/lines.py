@@ -18,7 +18,10 @@ from hgext.vcsreplicator.words.errors import Unavailable
 
 @dataclass(slots=True)
 class LineFile:
-    """The file at `path`, opened at the first use, created with mode 0640 less the umask."""
+    """The file at `path`, opened at the first use.
+
+    It is created with mode 0640 less the umask.
+    """
 
     path: str
     _file: int | None = None

@@ -21,7 +21,7 @@ from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import SHOWN, ReplicationError, Unavailable, quote_value
 from hgext.vcsreplicator.words.streams import Stream
 
-from .message import Message
+from ..messages.message import Message
 from .rejects import judged
 from .window import Delivery, Patience
 
@@ -35,13 +35,13 @@ DOWN = Gauge(
 
 # `type` in the configuration → module and settings class; imported only when configured.
 DESTINATIONS: Mapping[str, str] = {
-    "jsonlines": "notifier.jsonlines:JsonLinesSettings",
-    "stdout": "notifier.jsonlines:StdoutSettings",
-    "pulse": "notifier.pulse.destination:PulseSettings",
-    "sns": "notifier.sns.destination:SnsSettings",
-    "hg-push": "notifier.hgpush.destination:HgPushSettings",
-    "webhook": "notifier.webhook.destination:WebhookSettings",
-    "decode": "notifier.decode.destination:DecoderDestinationSettings",
+    "jsonlines": "notifier.destinations.jsonlines:JsonLinesSettings",
+    "stdout": "notifier.destinations.jsonlines:StdoutSettings",
+    "pulse": "notifier.destinations.pulse.destination:PulseSettings",
+    "sns": "notifier.destinations.sns.destination:SnsSettings",
+    "hg-push": "notifier.destinations.hgpush.destination:HgPushSettings",
+    "webhook": "notifier.destinations.webhook.destination:WebhookSettings",
+    "decode": "notifier.destinations.decode:DecoderDestinationSettings",
 }
 
 # The message types sent unless a destination says otherwise.

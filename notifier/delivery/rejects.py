@@ -15,7 +15,7 @@ from hgext.vcsreplicator.words.records import KEY_KEPT, ErrorRecord
 from hgext.vcsreplicator.words.shape import to_json
 from hgext.vcsreplicator.words.unexpected import UnexpectedError, fault
 
-from .message import Message
+from ..messages.message import Message
 
 # Bytes of a value that are kept.
 ERROR_BYTES = 64 * 1024

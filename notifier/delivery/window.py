@@ -24,7 +24,7 @@ from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.retry import Backoff
 from hgext.vcsreplicator.words.shape import within
 
-from .message import Message
+from ..messages.message import Message
 
 # With its jitter below five seconds: so soon after the other side is back, the first message goes.
 RETRY = Backoff(first=0.2, longest=4.0)

@@ -21,16 +21,16 @@ from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.event import PushConnection
 from hgext.vcsreplicator.words.streams import Stream
 
-from ..destination import DeliveryOutcome, DeliveryThreads, Destination
-from ..hgpush.lookup import AT_ONCE, ChangesetLookup, check_mirror_url
-from ..hgpush.message import QueuedPush
-from ..message import Json, Message, clean, to_text
-from ..raw import NOTIFIER, NOTIFIER_TYPES, ORIGIN, RawMessage, raw_topic, to_record, write_timestamp
-from ..window import PATIENCE, Delivery, Patience
-from .settings import DecodeSettings, PlaceKind, read_place
+from ..delivery.destination import DeliveryOutcome, DeliveryThreads, Destination
+from ..delivery.window import PATIENCE, Delivery, Patience
+from ..messages.message import Json, Message, clean, to_text
+from ..messages.pushes import QueuedPush
+from ..messages.raw import NOTIFIER, NOTIFIER_TYPES, ORIGIN, RawMessage, raw_topic, to_record, write_timestamp
+from ..services.decode.settings import DecodeSettings, PlaceKind, read_place
+from .hgpush.lookup import AT_ONCE, ChangesetLookup, check_mirror_url
 
 if TYPE_CHECKING:
-    from .queues import InputQueue
+    from ..services.decode.queues import InputQueue
 
 # Messages of one append.
 BATCH = 500
@@ -74,7 +74,7 @@ class DecoderDestinationSettings:
         place = read_place(self.decoder.input)
         if place.kind is PlaceKind.LOG:
             return DecoderDestination(lookup, InputTopic(open_log(self.log), place.name))
-        from .queues import InputQueue  # its client takes a tenth of a second to load
+        from ..services.decode.queues import InputQueue  # its client takes a tenth of a second to load
 
         return DecoderDestination(lookup, InputQueue(self.decoder, place.name, clock, name))
 

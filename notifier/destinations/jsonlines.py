@@ -13,10 +13,10 @@ from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.shape import absolute
 
-from .destination import DOCUMENTED, DeliveryOutcome, Destination
-from .lines import LineFile
-from .message import Message, to_text
-from .window import PATIENCE, Delivery, Patience
+from ..clients.lines import LineFile
+from ..delivery.destination import DOCUMENTED, DeliveryOutcome, Destination
+from ..delivery.window import PATIENCE, Delivery, Patience
+from ..messages.message import Message, to_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

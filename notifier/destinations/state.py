@@ -8,7 +8,7 @@ from typing import Any
 
 from hgext.vcsreplicator.log.requests import COLUMNS, RequestTable
 
-from .database import Database
+from ..clients.database import Database
 
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS requests (

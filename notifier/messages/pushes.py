@@ -19,7 +19,7 @@ from typing import Annotated, Any
 from hgext.vcsreplicator.words.errors import MalformedEvent, Rejected
 from hgext.vcsreplicator.words.shape import EARLIEST, LATEST, NumberRange, parse, read
 
-from ..message import clean
+from .message import clean
 
 TYPE = "hg-push"
 

@@ -14,9 +14,9 @@ from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.records import DESTINATION_KEY, ServiceTrouble
 
-from .destination import DOWN
-from .state import StateDatabase
-from .window import Window
+from ..delivery.destination import DOWN
+from ..delivery.window import Window
+from ..destinations.state import StateDatabase
 
 # Shortest interval between reports, in seconds.
 REPORT_INTERVAL = 2.0

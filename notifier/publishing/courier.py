@@ -25,15 +25,15 @@ from hgext.vcsreplicator.words.records import Notice
 from hgext.vcsreplicator.words.shape import from_json
 from hgext.vcsreplicator.words.wire import ID, names_of, read_connection
 
+from ..delivery.destination import DeliveryOutcome, Destination, DestinationSettings, KeepingDestination
+from ..delivery.rejects import REJECTED, Rejects, judged
+from ..delivery.window import Delivery, Window
+from ..destinations.state import StateDatabase
+from ..messages.message import Message, messages
 from .condition import DestinationCondition
-from .destination import DeliveryOutcome, Destination, DestinationSettings, KeepingDestination
-from .message import Message, messages
 from .orders import Orders
 from .reading import NoticeReader, describe_missing, group
-from .rejects import REJECTED, Rejects, judged
 from .settings import NotifierSettings
-from .state import StateDatabase
-from .window import Delivery, Window
 
 # Seconds that any wait may last.
 IDLE_WAIT = 1.0

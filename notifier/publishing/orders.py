@@ -22,11 +22,11 @@ from hgext.vcsreplicator.words.errors import Expired, Rejected, Unavailable
 from hgext.vcsreplicator.words.records import Notice
 from hgext.vcsreplicator.words.shape import from_json
 
-from .message import Message, clean
+from ..delivery.rejects import Rejects, judged
+from ..delivery.window import Window
+from ..destinations.state import Kind, StateDatabase
+from ..messages.message import Message, clean
 from .reading import NoticeReader
-from .rejects import Rejects, judged
-from .state import Kind, StateDatabase
-from .window import Window
 
 # Seconds between two readings of the requests.
 ASK_EVERY = 1.0

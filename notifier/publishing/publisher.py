@@ -21,11 +21,11 @@ from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import BadConfig, Fenced, ReplicationError, Unavailable
 
+from ..clients.database import alone
+from ..delivery.window import RETRY
+from ..destinations.state import StateDatabase
 from .courier import Courier
-from .database import alone
 from .settings import NotifierSettings
-from .state import StateDatabase
-from .window import RETRY
 
 # Seconds that readiness waits for destinations to have tried to connect; one that hangs does not hold up the others.
 STARTED_WITHIN = 5.0

@@ -26,11 +26,11 @@ from hgext.vcsreplicator.words.records import DESTINATION_GROUP, UNREAD
 from hgext.vcsreplicator.words.retry import FAILOVER
 from hgext.vcsreplicator.words.shape import extensible, from_json, to_json
 
-from .database import is_there
-from .destination import KeepingDestination, KeepingSettings
-from .rejects import Rejects
-from .state import StateDatabase
-from .window import Window
+from ..clients.database import is_there
+from ..delivery.destination import KeepingDestination, KeepingSettings
+from ..delivery.rejects import Rejects
+from ..delivery.window import Window
+from ..destinations.state import StateDatabase
 
 # Seconds between two stored positions while messages are not settled.
 STORE_EVERY = 0.5

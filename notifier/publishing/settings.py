@@ -20,8 +20,8 @@ from urllib.parse import unquote
 from hgext.vcsreplicator.words import shape
 from hgext.vcsreplicator.words.errors import BadConfig, MalformedEvent, quote_value
 
-from .destination import DESTINATIONS, DestinationSettings, check_common, settings_class
-from .public import PublicSettings
+from ..delivery.destination import DESTINATIONS, DestinationSettings, check_common, settings_class
+from ..messages.public import PublicSettings
 
 DEFAULT_STATE = "/var/lib/vcsreplicator/notifier.db"
 
@@ -118,7 +118,7 @@ def _read_destination(name: str, table: Any, tables: Mapping[str, Any], file: st
 
 def _read_decoder(tables: Mapping[str, Any], where: str, file: str) -> Any:
     """Read the section of the decoder, to whose input a destination writes."""
-    from .decode.settings import DecodeSettings
+    from ..services.decode.settings import DecodeSettings
 
     if "decode" not in tables:
         raise BadConfig(f"{where}: expected a section [decode] too, whose input gets the messages")

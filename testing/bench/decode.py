@@ -17,13 +17,13 @@ import structlog
 from hgext.vcsreplicator.log import Log, NewRecord, Positions
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.clock import SystemClock
-from notifier.decode import streaming
-from notifier.decode.decoding import Decoded, Tools, decode
-from notifier.decode.loop import BATCH
-from notifier.decode.repeats import open_repeats
-from notifier.decode.settings import DecodeSettings
-from notifier.decode.sources import GROUP
-from notifier.raw import raw_topic, to_line
+from notifier.messages.raw import raw_topic, to_line
+from notifier.services.decode import streaming
+from notifier.services.decode.decoding import Decoded, Tools, decode
+from notifier.services.decode.loop import BATCH
+from notifier.services.decode.repeats import open_repeats
+from notifier.services.decode.settings import DecodeSettings
+from notifier.services.decode.sources import GROUP
 from testing.bench.measure import Row
 from testing.builders.notifier.submissions import a_document, a_raw, uri_of, write_cities, write_geo
 from testing.services.redis import Redis

@@ -18,7 +18,7 @@ from pathlib import Path
 from hgext.vcsreplicator.demo.scenario import Watcher
 from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, PENDING, STATE, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
-from notifier.pulse.listener import ListenSettings, ReceivedMessage, listen
+from notifier.destinations.pulse.listener import ListenSettings, ReceivedMessage, listen
 from testing.bench.measure import Row
 from testing.builders.cluster import Cluster
 from testing.services.existing import shared

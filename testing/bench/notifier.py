@@ -22,18 +22,18 @@ import structlog
 from hgext.vcsreplicator.log import NOTICES, Log
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.retry import Backoff
-from notifier import publisher
-from notifier.destination import DestinationSettings
-from notifier.jsonlines import JsonLinesSettings
-from notifier.public import PublicSettings
-from notifier.pulse.destination import PulseSettings
-from notifier.reading import group
-from notifier.settings import NotifierSettings
-from notifier.sns.destination import SnsSettings
-from notifier.webhook.deliveries import Deliveries
-from notifier.webhook.destination import WebhookSettings
-from notifier.webhook.subscription import Order, Subscription
-from notifier.window import Patience
+from notifier.delivery.destination import DestinationSettings
+from notifier.delivery.window import Patience
+from notifier.destinations.jsonlines import JsonLinesSettings
+from notifier.destinations.pulse.destination import PulseSettings
+from notifier.destinations.sns.destination import SnsSettings
+from notifier.destinations.webhook.deliveries import Deliveries
+from notifier.destinations.webhook.destination import WebhookSettings
+from notifier.destinations.webhook.subscription import Order, Subscription
+from notifier.messages.public import PublicSettings
+from notifier.publishing import publisher
+from notifier.publishing.reading import group
+from notifier.publishing.settings import NotifierSettings
 from testing.bench.measure import Row
 from testing.bench.stub_cloud import stub_cloud
 from testing.builders.notifier.endpoint import Endpoint, Reply, Request

@@ -10,8 +10,8 @@ import threading
 import time
 from pathlib import Path
 
-from notifier.work import worker
-from notifier.work.settings import Migrate, WorkSettings
+from notifier.services.work import worker
+from notifier.services.work.settings import Migrate, WorkSettings
 from testing.bench.measure import Row
 from testing.builders.notifier.working import HgHost, HgQueueSender, recorded
 from testing.services.postgresql import PostgreSQL

@@ -30,7 +30,7 @@ PARTS = {
     "master": ("hg/master", "hg/install.t"),
     "mirror": ("hg/replica", "hg/test_observe.py", "hg/test_bundles.py"),
     "guards": ("hg/serving", "house/test_seams.py"),
-    "work": ("notifier/work/test_clones.py", "notifier/work/test_commandserver.py"),
+    "work": ("notifier/services/work/test_clones.py", "notifier/services/work/test_commandserver.py"),
 }
 ON_ALL = ("pushlog", "hooks", "work")
 # A master and mirrors that run on different versions.

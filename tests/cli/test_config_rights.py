@@ -9,7 +9,7 @@ import pytest
 
 from hgext.vcsreplicator.cli.config_rights import report_rights
 from hgext.vcsreplicator.config import load
-from notifier.settings import DEFAULT_STATE
+from notifier.publishing.settings import DEFAULT_STATE
 
 FILE = """
 log = "sqlite:///log.db"

@@ -16,10 +16,10 @@ from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.records import Notice
 from hgext.vcsreplicator.words.shape import to_json
-from notifier.message import Message, messages
-from notifier.rejects import Rejects
-from notifier.webhook.deliveries import AttemptEnd, Deliveries, DeliveryState
-from notifier.webhook.subscription import Subscription
+from notifier.delivery.rejects import Rejects
+from notifier.destinations.webhook.deliveries import AttemptEnd, Deliveries, DeliveryState
+from notifier.destinations.webhook.subscription import Subscription
+from notifier.messages.message import Message, messages
 from testing.builders.aggregator.chains import Chain
 from testing.builders.aggregator.states import state_of
 from testing.builders.notifier.notifying import FILE, PUBLIC

@@ -22,8 +22,8 @@ from hgext.vcsreplicator.words.records import AggregatorHeartbeat, ErrorRecord, 
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
-from notifier.webhook.deliveries import Deliveries
-from notifier.webhook.subscription import Subscription
+from notifier.destinations.webhook.deliveries import Deliveries
+from notifier.destinations.webhook.subscription import Subscription
 from testing.builders.aggregator.chains import Chain
 from testing.builders.aggregator.states import state_of
 

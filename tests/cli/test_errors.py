@@ -22,13 +22,13 @@ from hgext.vcsreplicator.log.table import read_records
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.records import ErrorRecord
 from hgext.vcsreplicator.words.shape import from_json, to_json
-from notifier.decode.decoding import Tools, decode
-from notifier.decode.documents import load_schemas
-from notifier.decode.rejection import DecodeReject
-from notifier.decode.rejects import error_record
-from notifier.decode.settings import SHIPPED
-from notifier.decode.sources import RawArrival
-from notifier.raw import RawMessage, from_line, raw_topic, to_line
+from notifier.messages.raw import RawMessage, from_line, raw_topic, to_line
+from notifier.services.decode.decoding import Tools, decode
+from notifier.services.decode.documents import load_schemas
+from notifier.services.decode.rejection import DecodeReject
+from notifier.services.decode.rejects import error_record
+from notifier.services.decode.settings import SHIPPED
+from notifier.services.decode.sources import RawArrival
 from testing.builders.notifier.decoding import decoding, put, records, rejects, settings_in, waiting
 from testing.builders.notifier.notices import with_topics
 from testing.builders.notifier.submissions import a_raw

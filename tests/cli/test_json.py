@@ -14,8 +14,8 @@ from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import BadConfig, ReplicationError
-from notifier.state import Kind, StateDatabase
-from notifier.webhook.deliveries import Deliveries
+from notifier.destinations.state import Kind, StateDatabase
+from notifier.destinations.webhook.deliveries import Deliveries
 
 pytestmark = pytest.mark.processes
 

@@ -14,9 +14,9 @@ from structlog.testing import capture_logs
 from hgext.vcsreplicator.cli import listen
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.words.errors import Refused
-from notifier.amqp.connection import translated
-from notifier.pulse import listener
-from notifier.pulse.listener import ListenSettings, ReceivedMessage
+from notifier.clients.amqp.connection import translated
+from notifier.destinations.pulse import listener
+from notifier.destinations.pulse.listener import ListenSettings, ReceivedMessage
 
 
 def listened(monkeypatch: pytest.MonkeyPatch, *words: str, text: str = "{}", key: str = "k", name: str = "m") -> str:

@@ -11,8 +11,8 @@ from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import ReplicationError
-from notifier.webhook.deliveries import Deliveries
-from notifier.webhook.subscription import Subscription
+from notifier.destinations.webhook.deliveries import Deliveries
+from notifier.destinations.webhook.subscription import Subscription
 
 # What Python makes of a byte of an argument that is not text.
 NO_TEXT = "\udcff"

@@ -20,7 +20,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import find_beginnings, read_records
 from hgext.vcsreplicator.mirror import MirrorSettings
 from hgext.vcsreplicator.mirror.jobs.verify import Round
-from notifier.state import StateDatabase
+from notifier.destinations.state import StateDatabase
 from testing.builders.notifier.notifying import FILE
 from testing.clock import HandClock
 

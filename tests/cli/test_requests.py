@@ -11,7 +11,7 @@ import pytest
 from hgext.vcsreplicator.cli.requests import find_webhook, who
 from hgext.vcsreplicator.config import load
 from hgext.vcsreplicator.words.errors import Refused
-from notifier.state import Kind, StateDatabase
+from notifier.destinations.state import Kind, StateDatabase
 
 
 def test_a_user_whom_the_system_does_not_know_is_named_by_number(monkeypatch: pytest.MonkeyPatch) -> None:

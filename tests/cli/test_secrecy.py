@@ -29,7 +29,7 @@ def nothing_connects(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("hgext.vcsreplicator.cli.listen.configure_logging", lambda role: None)
-    monkeypatch.setattr("notifier.pulse.listener.listen", reach)
+    monkeypatch.setattr("notifier.destinations.pulse.listener.listen", reach)
     monkeypatch.setattr(preparation, "open_log", reach)
     monkeypatch.setattr(preparation, "_create_topic_and_bucket", reach)
 

@@ -23,7 +23,7 @@ from hgext.vcsreplicator.log.kafka.comparison import _write_reassignment
 from hgext.vcsreplicator.log.kafka.options import parse
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.clock import DAY
-from notifier.raw import raw_topic
+from notifier.messages.raw import raw_topic
 from testing.services.kafka import Kafka
 from testing.waiting import eventually
 

@@ -44,15 +44,15 @@ from hgext.vcsreplicator.words.records import (
 )
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
-from notifier.destination import DestinationSettings
-from notifier.jsonlines import JsonLinesSettings
-from notifier.message import messages
-from notifier.public import PublicSettings
-from notifier.settings import NotifierSettings
-from notifier.state import Kind, StateDatabase
-from notifier.webhook.deliveries import AttemptEnd, Deliveries, DeliveryState
-from notifier.webhook.destination import WebhookSettings
-from notifier.webhook.subscription import Subscription
+from notifier.delivery.destination import DestinationSettings
+from notifier.destinations.jsonlines import JsonLinesSettings
+from notifier.destinations.state import Kind, StateDatabase
+from notifier.destinations.webhook.deliveries import AttemptEnd, Deliveries, DeliveryState
+from notifier.destinations.webhook.destination import WebhookSettings
+from notifier.destinations.webhook.subscription import Subscription
+from notifier.messages.message import messages
+from notifier.messages.public import PublicSettings
+from notifier.publishing.settings import NotifierSettings
 from testing.builders.aggregator.chains import Chain
 from testing.builders.aggregator.states import state_of
 from testing.builders.log.memorylog import MemoryLog

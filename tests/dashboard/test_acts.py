@@ -22,7 +22,7 @@ from hgext.vcsreplicator.dashboard.readers import Readers, read_users
 from hgext.vcsreplicator.log import ROSTER
 from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
-from notifier.state import Kind, StateDatabase
+from notifier.destinations.state import Kind, StateDatabase
 from tests.dashboard.conftest import (
     AS_OPERATOR,
     AS_READER,

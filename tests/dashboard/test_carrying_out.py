@@ -35,9 +35,9 @@ from hgext.vcsreplicator.status.findings import Expectations
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
-from notifier.database import is_there
-from notifier.settings import read as read_notifier
-from notifier.state import Kind, StateDatabase
+from notifier.clients.database import is_there
+from notifier.destinations.state import Kind, StateDatabase
+from notifier.publishing.settings import read as read_notifier
 from testing.builders.notifier.endpoint import Endpoint, Reply
 from testing.builders.notifier.notices import publish_pushes, with_topics
 from testing.builders.notifier.notifying import FILE, SUBSCRIPTION, Notifier, Scripted
@@ -80,8 +80,8 @@ def log(tmp_path: Path) -> Iterator[Log]:
 @pytest.fixture
 def notifier(config: Config, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notifier]:
     """A notifier whose destination `lines` fails on the seventh push, and whose webhook answers 500."""
-    monkeypatch.setattr("notifier.courier.IDLE_WAIT", 0.1)
-    monkeypatch.setattr("notifier.orders.ASK_EVERY", 0.1)
+    monkeypatch.setattr("notifier.publishing.courier.IDLE_WAIT", 0.1)
+    monkeypatch.setattr("notifier.publishing.orders.ASK_EVERY", 0.1)
     running = Notifier(log, tmp_path)
     hooks = read_notifier(config.tables, config.file).destinations["hooks"]
     running.start(

@@ -34,14 +34,14 @@ from hgext.vcsreplicator.words import records, roster, rules, wire
 from hgext.vcsreplicator.words.errors import Diverged, MalformedEvent, Refused, Rejected, Unavailable
 from hgext.vcsreplicator.words.retry import read_retry_after
 from hgext.vcsreplicator.words.shape import from_json, to_json
-from notifier.decode import decoding, payload
-from notifier.decode.documents import load_schemas
-from notifier.decode.rejection import DecodeReject, DecodingError, ErrorType
-from notifier.decode.settings import SHIPPED
-from notifier.hgpush import message
-from notifier.http import connection
-from notifier.poll import asking
-from notifier.raw import WrongUri, from_line, parse_uri, to_line
+from notifier.clients.http import connection
+from notifier.messages import pushes
+from notifier.messages.raw import WrongUri, from_line, parse_uri, to_line
+from notifier.services.decode import decoding, payload
+from notifier.services.decode.documents import load_schemas
+from notifier.services.decode.rejection import DecodeReject, DecodingError, ErrorType
+from notifier.services.decode.settings import SHIPPED
+from notifier.services.poll import asking
 from pushlog import versions
 from pushlog import wire as pushlog_wire
 from pushlog.store import entry, frames
@@ -548,11 +548,11 @@ PARSERS = {
         ],
     ),
     "json-pushes": Parser(
-        read=lambda content: message.read_answer(content, "hg.example"), corpus=[PUSHES, DEEP], errors=(MalformedEvent,)
+        read=lambda content: pushes.read_answer(content, "hg.example"), corpus=[PUSHES, DEEP], errors=(MalformedEvent,)
     ),
     "queue hg": Parser(
-        read=message.from_body,
-        corpus=[message.to_body(3, message.read_answer(PUSHES, "x").pushes).encode()],
+        read=pushes.from_body,
+        corpus=[pushes.to_body(3, pushes.read_answer(PUSHES, "x").pushes).encode()],
         errors=(MalformedEvent,),
     ),
     "raw message": Parser(read=read_raw, corpus=[RAW, DEEP], errors=(MalformedEvent,), write=to_line),  # type: ignore[arg-type]

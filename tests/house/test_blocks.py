@@ -21,7 +21,7 @@ from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.log import ERRORS, topics
 from hgext.vcsreplicator.log.kafka.options import parse
 from hgext.vcsreplicator.status.health import Endpoint
-from notifier.hgpush.message import from_body
+from notifier.messages.pushes import from_body
 from pushlog.web import policy
 from testing.services.cache import CHECKOUT
 from tests.house.shown import PAGES, problem
@@ -36,7 +36,7 @@ RUN = {
     (
         "docs/destinations.md",
         "rabbitmqctl",
-    ): "tests/notifier/pulse/test_destination.py::test_the_rights_of_the_page_suffice",
+    ): "tests/notifier/destinations/pulse/test_destination.py::test_the_rights_of_the_page_suffice",
     ("docs/destinations.md", "# notifier/"): "tests/notifier/test_docs.py::test_example_of_a_destination_works",
     ("docs/destinations.md", '    "folder"'): "tests/notifier/test_docs.py::test_example_of_a_destination_works",
     ("docs/install.md", ""): "tests/operate/test_installing.py::test_the_commands_of_the_page_install_what_units_need",
@@ -157,10 +157,12 @@ def check_json(page: str, block: str) -> None:
         case "docs/serving.md":
             assert set(value) == set(re.findall(r'"(\w+)": ', inspect.getsource(Endpoint.__call__)))
         case "docs/messages.md" if "_meta" in value:
-            sources = "\n".join(text for _, text in files("notifier/pulse/*.py"))
+            sources = "\n".join(text for _, text in files("notifier/destinations/pulse/*.py"))
             assert all(f'"{key}"' in sources for key in (*value, *value["_meta"]))
         case "docs/messages.md":
-            schema = json.loads((resources.files("notifier") / "schemas" / f"{value['type']}.json").read_text())
+            schema = json.loads(
+                (resources.files("notifier") / "messages/schemas" / f"{value['type']}.json").read_text()
+            )
             jsonschema.Draft202012Validator(schema).validate(value)
         case _:
             pytest.fail("no checker knows the JSON of this page")
@@ -178,7 +180,7 @@ def check_text(page: str, block: str) -> None:
             assert set(re.findall(r"\btopic ([\w-]+)", block)) <= known
             keys = set(re.findall(r"\b([a-z-]+) = [a-z]+", block))
             assert not [key for key in keys if not is_key("vcsreplicator", key, "")]
-            where = [CHECKOUT, CHECKOUT / "hgext/vcsreplicator"]
+            where = [CHECKOUT, CHECKOUT / "hgext/vcsreplicator", CHECKOUT / "notifier"]
             names = re.findall(r"^ *([\w/]+)/ {2,}", block, re.MULTILINE)
             names += re.findall(r"[\w-]+", block) if block.startswith("words <") else []
             found = [any((at / name).exists() or (at / f"{name}.py").exists() for at in where) for name in names]

@@ -26,7 +26,9 @@ WORDS = """
 VERBS = frozenset(WORDS.split())
 
 # Functions that Mercurial and py-amqp call by this name.
-SEAMS = frozenset({("hgext/vcsreplicator/hg/replica/checking.py", "_err"), ("notifier/amqp/connection.py", "_read")})
+SEAMS = frozenset(
+    {("hgext/vcsreplicator/hg/replica/checking.py", "_err"), ("notifier/clients/amqp/connection.py", "_read")}
+)
 
 
 def functions() -> Iterator[tuple[str, Function]]:

@@ -23,16 +23,16 @@ from hgext.vcsreplicator.mirror.jobs.verify import VerifySettings
 from hgext.vcsreplicator.relay.settings import RelaySettings
 from hgext.vcsreplicator.status.health import HealthSettings
 from hgext.vcsreplicator.words.retry import Backoff
-from notifier.decode.settings import DecodeSettings
-from notifier.destination import DESTINATIONS, settings_class
-from notifier.edge.settings import EdgeSettings
-from notifier.guardian.settings import GuardianSettings
-from notifier.poll.settings import PollSettings
-from notifier.public import PublicSettings
-from notifier.settings import NotifierSettings
-from notifier.webhook.subscription import Subscription
-from notifier.window import Patience
-from notifier.work.settings import WorkSettings
+from notifier.delivery.destination import DESTINATIONS, settings_class
+from notifier.delivery.window import Patience
+from notifier.destinations.webhook.subscription import Subscription
+from notifier.messages.public import PublicSettings
+from notifier.publishing.settings import NotifierSettings
+from notifier.services.decode.settings import DecodeSettings
+from notifier.services.edge.settings import EdgeSettings
+from notifier.services.guardian.settings import GuardianSettings
+from notifier.services.poll.settings import PollSettings
+from notifier.services.work.settings import WorkSettings
 from pushlog.settings import LANDING_OPTIONS
 from testing.services.cache import CHECKOUT
 

@@ -34,43 +34,47 @@ ORDER = {
     "pushlog": "settings, versions < seams < preload, store "
     "< api, attribute, checking, copying, fetching, limit, pushed, recording, registration, revsets, streams, stripping, wire "
     "< web",
-    "notifier": "authorities, condition, database, destination, jsonlines, lines, message, public, raw, rejects, schemas, secret, "
-    "state, window < amqp, http < pulse, sns, webhook < hgpush < decode, edge, poll, work, guardian "
-    "< courier, orders, publisher, reading, settings",
+    "notifier": "messages < delivery < clients < services < destinations < publishing",
+    "notifier.messages": "public, raw, schemas < message < pushes",
+    "notifier.delivery": "rejects, window < destination",
+    "notifier.clients": "authorities, database, lines, secret < amqp, http",
+    "notifier.services": "edge, decode, poll, work, guardian",
+    "notifier.destinations": "state < jsonlines, pulse, sns, webhook, hgpush < decode",
+    "notifier.publishing": "condition, reading, settings < orders < courier < publisher",
 }
 
 # A library → the only modules that import it. Loading it costs each process 60 ms and more.
 CLIENTS = {
     "kafka": f"{OURS}.log.kafka.",
-    "kombu": ("notifier.amqp.", "notifier.work.tasks"),
-    "celery": "notifier.work.tasks",
-    "amqp": "notifier.amqp.",
+    "kombu": ("notifier.clients.amqp.", "notifier.services.work.tasks"),
+    "celery": "notifier.services.work.tasks",
+    "amqp": "notifier.clients.amqp.",
     "boto3": (
-        "notifier.sns.",
+        "notifier.destinations.sns.",
         f"{OURS}.log.blobs",
         f"{OURS}.demo.preparation",
     ),  # the demo creates the topic and the bucket that it uses
-    "botocore": ("notifier.sns.", f"{OURS}.log.blobs", f"{OURS}.demo.preparation"),
-    "httpx": "notifier.poll.",
-    "sqlalchemy": "notifier.work.",
-    "alembic": "notifier.work.",
-    "sentry_sdk": "notifier.work.",
+    "botocore": ("notifier.destinations.sns.", f"{OURS}.log.blobs", f"{OURS}.demo.preparation"),
+    "httpx": "notifier.services.poll.",
+    "sqlalchemy": "notifier.services.work.",
+    "alembic": "notifier.services.work.",
+    "sentry_sdk": "notifier.services.work.",
     "re2": f"{OURS}.words.rules",
     "cryptography": f"{OURS}.keys.pairs",
-    "redis": "notifier.decode.repeats",
-    "jsonschema": "notifier.decode.documents",
-    "maxminddb": "notifier.decode.geo",
-    "ua_parser": "notifier.decode.agent",
-    "zstandard": "notifier.decode.",
-    "uvicorn": ("notifier.edge.server", f"{OURS}.service.asgi"),
+    "redis": "notifier.services.decode.repeats",
+    "jsonschema": "notifier.services.decode.documents",
+    "maxminddb": "notifier.services.decode.geo",
+    "ua_parser": "notifier.services.decode.agent",
+    "zstandard": "notifier.services.decode.",
+    "uvicorn": ("notifier.services.edge.server", f"{OURS}.service.asgi"),
     "starlette": f"{OURS}.dashboard.",
     "jinja2": f"{OURS}.dashboard.pages",
-    "uvloop": "notifier.edge.",
-    "httptools": "notifier.edge.",
+    "uvloop": "notifier.services.edge.",
+    "httptools": "notifier.services.edge.",
 }
 MERCURIAL = {"mercurial", "hgdemandimport"}
 # Loaded by the worker's Mercurial, in a process of its own.
-WORKERS_EXTENSION = "notifier.work.confinement"
+WORKERS_EXTENSION = "notifier.services.work.confinement"
 # The file tied to a transaction, which the outbox is too.
 APPEND_ONLY_FILE = "pushlog.store.appendfile"
 # Loaded in each push: standard library and Mercurial.
@@ -228,6 +232,13 @@ def test_rooms_stay_small() -> None:
     assert len(list((CHECKOUT / "hgext" / "vcsreplicator").glob("*.py"))) <= 4
 
 
+def test_the_notifier_stays_in_six_rooms() -> None:
+    """On six floors at most, which `test_imports_go_down_only` holds them to."""
+    rooms = {place("notifier", module_name(file)) for file in modules()} - {None}
+    assert len(rooms) <= 6
+    assert len(set(RANKS["notifier"].values())) <= 6
+
+
 def named_types(source: str) -> Iterator[str]:
     """The names of a module's classes, and of the types that it gives a name: `NAME = tuple[...]`, `NAME = X | Y`, NewType."""
     found = nodes(source)
@@ -290,11 +301,13 @@ def test_a_type_that_is_only_named_is_found() -> None:
         ("pushlog.store.storage", "from ..web import lookup"),
         ("pushlog.store.storage", "import structlog"),
         ("hooks.size", "from hgext.vcsreplicator.hg.master import capture"),
-        ("notifier.pulse.destination", "from hgext.vcsreplicator.config import load"),
-        ("notifier.sns.destination", "from kombu import Connection"),
-        ("notifier.work.worker", "import celery"),
-        ("notifier.sns.destination", "from ..pulse import message"),
-        ("notifier.jsonlines", "from pushlog import api"),
+        ("notifier.destinations.pulse.destination", "from hgext.vcsreplicator.config import load"),
+        ("notifier.destinations.sns.destination", "from kombu import Connection"),
+        ("notifier.services.work.worker", "import celery"),
+        ("notifier.destinations.sns.destination", "from ..pulse import message"),
+        ("notifier.services.poll.poller", "from ..work import settings"),
+        ("notifier.services.poll.poller", "from ...destinations.state import StateDatabase"),
+        ("notifier.destinations.jsonlines", "from pushlog import api"),
     ],
 )
 def test_a_forbidden_import_is_found(module: str, line: str) -> None:
@@ -317,7 +330,7 @@ def test_a_forbidden_import_is_found(module: str, line: str) -> None:
         ),
         (f"{OURS}.cli.daemons", "from ..relay import loop\nimport click"),
         ("pushlog.store.storage", "from mercurial import node\nfrom . import api"),
-        ("notifier.amqp.connection", "from kombu import Connection\nfrom hgext.vcsreplicator.log import Log"),
+        ("notifier.clients.amqp.connection", "from kombu import Connection\nfrom hgext.vcsreplicator.log import Log"),
     ],
 )
 def test_an_allowed_import_passes(module: str, line: str) -> None:

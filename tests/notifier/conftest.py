@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""An embedded log and a notifier at work on it, in this process."""
+"""An embedded log and a notifier at work on it, in this process; a small database of places."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +10,14 @@ from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.log.opening import open_log
 from testing.builders.notifier.notices import with_topics
 from testing.builders.notifier.notifying import Notifier
+from testing.builders.notifier.submissions import write_cities, write_geo
 
 
 @pytest.fixture(autouse=True)
 def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
     """A destination with nothing to do sees a request at once."""
-    monkeypatch.setattr("notifier.courier.IDLE_WAIT", 0.1)
-    monkeypatch.setattr("notifier.orders.ASK_EVERY", 0.1)
+    monkeypatch.setattr("notifier.publishing.courier.IDLE_WAIT", 0.1)
+    monkeypatch.setattr("notifier.publishing.orders.ASK_EVERY", 0.1)
 
 
 @pytest.fixture
@@ -31,3 +32,12 @@ def notifier(log: Log, tmp_path: Path) -> Iterator[Notifier]:
     yield running
     running.stop()
     running.state.close()
+
+
+@pytest.fixture(scope="session")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with `geo.mmdb` and `cities.txt`."""
+    folder = tmp_path_factory.mktemp("places")
+    write_geo(folder / "geo.mmdb")
+    write_cities(folder / "cities.txt")
+    return folder

@@ -19,9 +19,9 @@ import pytest
 from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.log import NOTICES, Log
 from hgext.vcsreplicator.words.errors import Refused, ReplicationError, Unavailable
-from notifier import settings as notifier_settings
-from notifier.pulse.listener import ListenSettings, ReceivedMessage, listen
-from notifier.state import StateDatabase
+from notifier.destinations.pulse.listener import ListenSettings, ReceivedMessage, listen
+from notifier.destinations.state import StateDatabase
+from notifier.publishing import settings as notifier_settings
 from testing.builders.notifier.endpoint import Endpoint, Reply
 from testing.builders.notifier.notices import publish_pushes
 from testing.builders.notifier.notifying import FILE, Notifier, Scripted
@@ -359,7 +359,9 @@ def test_listen_prints_what_is_no_json_as_a_string(monkeypatch: pytest.MonkeyPat
 
 def _listen_says(monkeypatch: pytest.MonkeyPatch, arrival: ReceivedMessage, *words: str) -> str:
     """What the verb prints of a message, without a broker; this process keeps its signals and its log lines."""
-    monkeypatch.setattr("notifier.pulse.listener.listen", lambda settings, hand_on, **more: hand_on(arrival))
+    monkeypatch.setattr(
+        "notifier.destinations.pulse.listener.listen", lambda settings, hand_on, **more: hand_on(arrival)
+    )
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("hgext.vcsreplicator.cli.listen.configure_logging", lambda role: None)
     arguments = ["listen", "amqp://localhost", "exchange/a/b", *words]

@@ -17,10 +17,10 @@ from amqp.exceptions import NotFound
 
 from hgext.vcsreplicator.config import load
 from hgext.vcsreplicator.log import Log
-from notifier import destination
-from notifier.poll.settings import PollSettings
-from notifier.settings import read
-from notifier.work.settings import WorkSettings
+from notifier.delivery import destination
+from notifier.publishing.settings import read
+from notifier.services.poll.settings import PollSettings
+from notifier.services.work.settings import WorkSettings
 from testing.builders.notifier.notices import an_event, publish_pushes
 from testing.builders.notifier.notifying import Notifier
 from testing.builders.notifier.receivers import PulseReceiver
@@ -44,7 +44,7 @@ def test_example_of_a_destination_works(
     monkeypatch.syspath_prepend(str(tmp_path))
     name, place = re.findall(r'"([^"]*)"', entry)
     assert importlib.import_module("folder_example").__doc__
-    monkeypatch.setitem(destination.DESTINATIONS, name, place.replace("notifier.folder", "folder_example"))  # type: ignore[arg-type]
+    monkeypatch.setitem(destination.DESTINATIONS, name, place.replace("notifier.destinations.folder", "folder_example"))  # type: ignore[arg-type]
     (tmp_path / "out").mkdir()
     tables = {"public": {"urls": {"": "https://hg.example/"}}}
     table = {"type": name, "folder": str(tmp_path / "out")}

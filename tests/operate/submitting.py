@@ -43,7 +43,7 @@ def edge_and_decoder(on_call: OnCall, repeats: str = '"none"') -> Iterator[tuple
     """Run both during the block; their folder and the URL of the edge."""
     cluster = on_call.cluster
     folder = cluster.folder / f"submitted-{uuid.uuid4()}"
-    shutil.copytree(CHECKOUT / "notifier/schemas/documents", folder / "schemas")
+    shutil.copytree(CHECKOUT / "notifier/messages/schemas/documents", folder / "schemas")
     port, *metrics = free_port(), free_port(), free_port()
     config = folder / "edge.toml"
     config.write_text(

@@ -48,7 +48,7 @@ from hgext.vcsreplicator.log import (
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import find_beginnings, read_records
 from hgext.vcsreplicator.words.errors import ReplicationError
-from notifier.raw import raw_topic
+from notifier.messages.raw import raw_topic
 from testing.builders.certificates import certificate
 from testing.builders.cluster import Cluster
 from testing.services.cache import CHECKOUT
@@ -269,7 +269,7 @@ repeats = "none"
 @contextmanager
 def serving(kafka: StrictKafka, folder: Path, role: str, user: str) -> Iterator[tuple[Path, str]]:
     """Run an edge or a decoder as its user; yield the file of its log lines, and the URL of an edge."""
-    port, schemas, output = free_port(), CHECKOUT / "notifier/schemas/documents", folder / f"{role}.log"
+    port, schemas, output = free_port(), CHECKOUT / "notifier/messages/schemas/documents", folder / f"{role}.log"
     config = folder / f"{role}.toml"
     log = kafka.url_of(user, folder)
     config.write_text(SUBMISSIONS.format(log=log, port=port, folder=folder, schemas=schemas))

@@ -15,7 +15,7 @@ import pytest
 
 from hgext.vcsreplicator.demo.layout import PROGRAM
 from hgext.vcsreplicator.demo.ports import free_port
-from notifier.settings import DEFAULT_STATE
+from notifier.publishing.settings import DEFAULT_STATE
 from testing.services.cache import CHECKOUT
 from testing.waiting import PATIENCE, eventually
 from testing.warm import warm_starts

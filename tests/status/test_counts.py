@@ -12,7 +12,7 @@ from hgext.vcsreplicator.status.follower import Follower, look_at_destinations
 from hgext.vcsreplicator.status.wording import Severity
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.records import SUBMITTED_KEY, UNREAD
-from notifier.rejects import Rejects
+from notifier.delivery.rejects import Rejects
 from testing.builders.log.losinglog import LosingLog
 from testing.builders.log.markedlog import MarkedLog
 from testing.builders.log.memorylog import MemoryLog

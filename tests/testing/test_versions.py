@@ -61,7 +61,7 @@ def test_every_place_of_the_matrix_has_tests() -> None:
 def test_the_matrix_has_every_series_that_the_extensions_name() -> None:
     import pushlog
     from hgext import vcsreplicator
-    from notifier.work import confinement
+    from notifier.services.work import confinement
 
     series = [*OLDER, NEWEST]
     for extension in (pushlog, confinement):

@@ -136,13 +136,13 @@ def _find_nested_roots(config: Config) -> Iterator[str]:
 
 
 def _check_notices(config: Config) -> None:
-    from notifier.decode.settings import DecodeSettings
-    from notifier.edge.settings import EdgeSettings
-    from notifier.guardian.settings import GuardianSettings
-    from notifier.poll.settings import PollSettings
-    from notifier.settings import check_secrets, read
-    from notifier.webhook.settings import DeliverySettings
-    from notifier.work.settings import WorkSettings
+    from notifier.destinations.webhook.settings import DeliverySettings
+    from notifier.publishing.settings import check_secrets, read
+    from notifier.services.decode.settings import DecodeSettings
+    from notifier.services.edge.settings import EdgeSettings
+    from notifier.services.guardian.settings import GuardianSettings
+    from notifier.services.poll.settings import PollSettings
+    from notifier.services.work.settings import WorkSettings
 
     if config.tables.keys() & {"notifier", "public"}:  # the dashboard reads [public] alone, too
         found = read(config.tables, config.file)

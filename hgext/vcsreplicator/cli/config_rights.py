@@ -100,7 +100,7 @@ def list_needed(tables: Mapping[str, Any], above: str = "") -> Iterator[NeededRi
         elif name == "headers":
             continue
         elif key == "notifier" and isinstance(value, Mapping):
-            from notifier.settings import DEFAULT_STATE
+            from notifier.publishing.settings import DEFAULT_STATE
 
             yield _need_file("notifier.state", str(value.get("state", DEFAULT_STATE)), "the notifier's user")
             yield from list_needed(value, "notifier.")

@@ -91,7 +91,7 @@ def _status_page(log: Log) -> Callable[[], Mapping[str, object]]:
 @with_config
 def notifier(config: Config) -> None:
     """Run the notifier: deliver notices to each destination independently."""
-    from notifier import publisher, settings
+    from notifier.publishing import publisher, settings
 
     found = settings.read(config.tables, config.file)
     settings.check_secrets(found, config.file)
@@ -104,10 +104,10 @@ def edge(config: Config) -> None:
     """Accept submissions over HTTP: POST and PUT to /submit/…
 
     A submission is answered with 200 once it is durable: in the log, or on disk while the log is unavailable."""
-    from notifier.edge.settings import EdgeSettings
+    from notifier.services.edge.settings import EdgeSettings
 
     with needing("edge"):
-        from notifier.edge import server
+        from notifier.services.edge import server
     settings = config.settings(EdgeSettings, "edge")
     where = address(settings.listen, f"{config.file}: edge.listen")
     run_daemon(config, "edge", functools.partial(server.run, address=where), settings)
@@ -117,10 +117,10 @@ def edge(config: Config) -> None:
 @with_config
 def poll(config: Config) -> None:
     """Run the poller: send pushes of other hosts to the queue of hg-push."""
-    from notifier.poll.settings import PollSettings
+    from notifier.services.poll.settings import PollSettings
 
     with needing("poll"):
-        from notifier.poll import poller
+        from notifier.services.poll import poller
     run_daemon(config, "poll", poller.run, config.settings(PollSettings, "poll"), has_log=False)
 
 
@@ -130,10 +130,10 @@ def poll(config: Config) -> None:
 @with_config
 def work(config: Config, migrate: bool, parallel: bool) -> None:
     """Run the worker: pull pushed repositories, and record the pushes."""
-    from notifier.work.settings import WorkSettings
+    from notifier.services.work.settings import WorkSettings
 
     with needing("work"):
-        from notifier.work import database, worker
+        from notifier.services.work import database, worker
     settings, run = config.settings(WorkSettings, "work"), worker.run
     if migrate:
         with naming(config), closing(database.WorkDatabase(settings.database_url, settings.database_password)) as found:
@@ -142,6 +142,6 @@ def work(config: Config, migrate: bool, parallel: bool) -> None:
         return
     if parallel:
         with needing("work,celery"):
-            from notifier.work import tasks
+            from notifier.services.work import tasks
         run = tasks.run
     run_daemon(config, "work", run, settings, has_log=False)

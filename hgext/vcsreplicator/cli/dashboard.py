@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from notifier.database import is_there
+from notifier.clients.database import is_there
 
 from ..config import Config, address
 from ..dashboard.acts import ActKind, ActOutcome, OperatorAct
@@ -64,8 +64,8 @@ def _read_public(config: Config) -> Callable[[str], bool]:
     """Return a function that says whether a path is public; without [public] none is."""
     if "public" not in config.tables:
         return lambda path: False
-    from notifier.public import public_url
-    from notifier.settings import read
+    from notifier.messages.public import public_url
+    from notifier.publishing.settings import read
 
     settings = read(config.tables, config.file).public
     return lambda path: public_url(path, settings) is not None

@@ -13,8 +13,8 @@ from ..words.clock import SystemClock
 from .options import naming, needing, run_daemon, with_config
 
 if TYPE_CHECKING:
-    from notifier.decode.decoding import Tools
-    from notifier.decode.settings import DecodeSettings
+    from notifier.services.decode.decoding import Tools
+    from notifier.services.decode.settings import DecodeSettings
 
 
 @click.command()
@@ -27,10 +27,10 @@ def command(config: Config, paths: tuple[Path, ...], output: Path | None) -> Non
     Without PATHS it reads the raw messages that `input` names until it is stopped; rejects go to the topic `errors`. With PATHS,
     files and folders of .ndjson, .ndjson.gz and .ndjson.zst, it writes <namespace>.<type>.ndjson and errors.ndjson.
     """
-    from notifier.decode.settings import DecodeSettings
+    from notifier.services.decode.settings import DecodeSettings
 
     with needing("decode"):
-        from notifier.decode import streaming
+        from notifier.services.decode import streaming
     if bool(paths) != (output is not None):
         raise click.UsageError("expected PATHS and --output together, or neither")
     settings = config.settings(DecodeSettings, "decode")
@@ -48,8 +48,8 @@ def _decode_files(settings: "DecodeSettings", tools: "Tools", paths: tuple[Path,
     from rich.console import Console
     from rich.progress import Progress, TransferSpeedColumn
 
-    from notifier.decode.batch import decode_files, find_files
-    from notifier.decode.repeats import open_repeats
+    from notifier.services.decode.batch import decode_files, find_files
+    from notifier.services.decode.repeats import open_repeats
 
     from ..service import configure_logging
 

@@ -20,7 +20,7 @@ from ..words.shape import from_json
 from ..words.streams import message_id, streams
 
 if TYPE_CHECKING:
-    from notifier.settings import NotifierSettings
+    from notifier.publishing.settings import NotifierSettings
 
 # The search for the rejects of a notice begins with so many of the newest, and again with so many times more.
 _NEWEST, _FARTHER = 100, 8
@@ -28,7 +28,7 @@ _NEWEST, _FARTHER = 100, 8
 
 def read_notifier(config: Config) -> "NotifierSettings | None":
     """Read the settings of the notifier; None where the file has none."""
-    from notifier.settings import read
+    from notifier.publishing.settings import read
 
     return read(config.tables, config.file) if "notifier" in config.tables else None
 
@@ -40,7 +40,7 @@ def describe_delivery(
 
     `is_passed` says whether the destination's position is behind the notice, `rejects` why messages of the event were rejected.
     """
-    from notifier.public import public_url
+    from notifier.messages.public import public_url
 
     wanted = streams(event)
     if settings is not None and public_url(event.path, settings.public) is None:
@@ -58,9 +58,9 @@ def describe_delivery(
 
 def _describe_webhook(settings: "NotifierSettings | None", name: str, messages: Sequence[str]) -> str | None:
     """Describe these deliveries; None if no webhook destination has the name."""
-    from notifier.database import is_there
-    from notifier.webhook.deliveries import Deliveries, DeliveryState
-    from notifier.webhook.settings import DeliverySettings
+    from notifier.clients.database import is_there
+    from notifier.destinations.webhook.deliveries import Deliveries, DeliveryState
+    from notifier.destinations.webhook.settings import DeliverySettings
 
     destination = settings.destinations.get(name) if settings is not None else None
     if not isinstance(destination, DeliverySettings):

@@ -30,9 +30,9 @@ def command() -> None:
 @with_config
 def list_(config: Config, as_json: bool) -> None:
     """List the destinations, as the notifier last reported them."""
-    from notifier.database import is_there
-    from notifier.settings import read
-    from notifier.state import StateDatabase
+    from notifier.clients.database import is_there
+    from notifier.destinations.state import StateDatabase
+    from notifier.publishing.settings import read
 
     settings = read(config.tables, config.file)
     known = {}
@@ -100,9 +100,9 @@ def skip(config: Config, name: str, message: str | None, yes: bool, wait: float)
 @with_config
 def requests(config: Config, last: int, as_json: bool) -> None:
     """Show requests: who made each, when, and the result."""
-    from notifier.database import is_there
-    from notifier.settings import read
-    from notifier.state import StateDatabase
+    from notifier.clients.database import is_there
+    from notifier.destinations.state import StateDatabase
+    from notifier.publishing.settings import read
 
     path, found = read(config.tables, config.file).state, list[OperatorRequest]()
     if is_there(path):

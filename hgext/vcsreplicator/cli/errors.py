@@ -24,8 +24,8 @@ from .progress import metered_log
 from .requests import when
 
 if TYPE_CHECKING:
-    from notifier.decode.settings import DecodeSettings
-    from notifier.raw import RawMessage
+    from notifier.messages.raw import RawMessage
+    from notifier.services.decode.settings import DecodeSettings
 
 # Most messages in one append.
 _BATCH_MESSAGES = 500
@@ -128,7 +128,7 @@ def _to_submit(log: Log, numbers: Sequence[int], kind: str | None) -> tuple[list
     """Return the messages of the chosen rejects, each once; raises Refused.
 
     By type, these are the rejects that were not submitted again yet, and those without a message are only counted."""
-    from notifier.decode.rejects import raw_of
+    from notifier.services.decode.rejects import raw_of
 
     found, submitted, lost = dict[bytes, _Choice](), set[int](), 0
     for record in _read_rejects(log, numbers):
@@ -168,7 +168,7 @@ def _read_batches(
     log: Log, numbers: Sequence[int], found: Sequence[_Choice]
 ) -> Iterator[list[tuple[_Choice, "RawMessage"]]]:
     """Yield the messages with their choices, as many at a time as a log takes."""
-    from notifier.decode.rejects import raw_of
+    from notifier.services.decode.rejects import raw_of
 
     wanted = {choice.numbers[-1]: choice for choice in found}
     batch, size = list[tuple[_Choice, "RawMessage"]](), 0
@@ -192,12 +192,12 @@ def _submit(
     """Submit messages, and only then write which rejects need no other attempt.
 
     Raises BadConfig or Unavailable; then some may be submitted, and all will be again."""
-    from notifier.raw import to_record
+    from notifier.messages.raw import to_record
 
     queued = [(choice.place[len(_QUEUE) :], raw) for choice, raw in batch if choice.place.startswith(_QUEUE)]
     records = [to_record(raw, choice.place) for choice, raw in batch if not choice.place.startswith(_QUEUE)]
     if queued and settings is not None:
-        from notifier.decode.queues import publish_raw  # its client takes a tenth of a second to load
+        from notifier.services.decode.queues import publish_raw  # its client takes a tenth of a second to load
 
         from ..service import configure_logging
 
@@ -218,7 +218,7 @@ def _broker_settings(config: Config, found: Sequence[_Choice]) -> "DecodeSetting
     """Return the decoder's settings if a message came from a queue.
 
     Raises BadConfig if they name no broker then."""
-    from notifier.decode.settings import DecodeSettings
+    from notifier.services.decode.settings import DecodeSettings
 
     queued = next((choice for choice in found if choice.place.startswith(_QUEUE)), None)
     if queued is None:
@@ -231,7 +231,7 @@ def _broker_settings(config: Config, found: Sequence[_Choice]) -> "DecodeSetting
 
 
 def _find_obstacle(error: ErrorRecord) -> str:
-    from notifier.decode.rejects import names_input
+    from notifier.services.decode.rejects import names_input
 
     if error.service != "decode":
         return f"it is the reject of {error.destination or error.service}, not of the decoder"

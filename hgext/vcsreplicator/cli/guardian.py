@@ -106,8 +106,8 @@ def _describe_rights(client: Any) -> str:
 @with_config
 def watch(config: Config, once: bool, dry_run: bool) -> None:
     """Warn owners of growing queues, and delete those beyond the limit."""
-    from notifier.database import alone
-    from notifier.guardian.watching import QueueWatch, run
+    from notifier.clients.database import alone
+    from notifier.services.guardian.watching import QueueWatch, run
 
     settings = _read_settings(config)
     if not once:
@@ -149,8 +149,8 @@ def check(config: Config, client: str | None, sample: float, as_json: bool) -> N
     Creates a client for the trial and removes it. Exit code 0: nothing failed, 1: a SHOULD failed, 2: a MUST or SHALL
     failed.
     """
-    from notifier.guardian import checking
-    from notifier.guardian.requirements import CheckMark
+    from notifier.services.guardian import checking
+    from notifier.services.guardian.requirements import CheckMark
 
     results = checking.check(_read_settings(config), config.file, client=client, sample=sample, stop=stop_on_signals())
     rows = [(each.requirement.subject, each.requirement.words, each.mark.value, each.reason) for each in results]
@@ -162,7 +162,7 @@ def check(config: Config, client: str | None, sample: float, as_json: bool) -> N
 
 
 def _read_settings(config: Config) -> Any:
-    from notifier.guardian.settings import GuardianSettings
+    from notifier.services.guardian.settings import GuardianSettings
 
     return config.settings(GuardianSettings, "guardian")
 
@@ -170,8 +170,8 @@ def _read_settings(config: Config) -> Any:
 @contextlib.contextmanager
 def _open_clients(config: Config) -> Iterator[Any]:
     """Connect to the management API within the block; raises BadConfig if it is none."""
-    from notifier.guardian.clients import Clients
-    from notifier.guardian.management import Management
+    from notifier.services.guardian.clients import Clients
+    from notifier.services.guardian.management import Management
 
     settings = _read_settings(config)
     with contextlib.closing(Management(settings, config.file)) as management:

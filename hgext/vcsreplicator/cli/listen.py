@@ -17,7 +17,7 @@ from ..words.errors import BadConfig, Refused
 from .options import check_exposures, with_insecure
 
 if TYPE_CHECKING:
-    from notifier.pulse.listener import ReceivedMessage
+    from notifier.destinations.pulse.listener import ReceivedMessage
 
 # The variable with the broker's password, which a command does not get.
 _PASSWORD = "VCSREPLICATOR_LISTEN_PASSWORD"
@@ -57,7 +57,7 @@ def command(
     A message is acknowledged when it is printed, or when its command exits with 0; otherwise the broker sends it again. A
     message that is not JSON is printed as a string.
     """
-    from notifier.pulse.listener import ReceivedMessage, listen
+    from notifier.destinations.pulse.listener import ReceivedMessage, listen
 
     check_exposures({"URL": url}, insecure)
     configure_logging("listen")
@@ -118,7 +118,7 @@ def _split_command(run: str | None) -> list[str]:
 
 
 def _make_settings(url: str, exchange: str, *, queue: str | None, key: str, **options: Any) -> Any:
-    from notifier.pulse.listener import ListenSettings, client_name
+    from notifier.destinations.pulse.listener import ListenSettings, client_name
 
     try:
         user = urllib.parse.urlsplit(url).username or "guest"

@@ -27,11 +27,11 @@ def command(
     """List the newest pushes of a repository that the worker recorded."""
     if (repository is None) is not parked:
         raise click.UsageError("expected either --repository or --parked")
-    from notifier.work.settings import WorkSettings
+    from notifier.services.work.settings import WorkSettings
 
     with needing("work"):
-        from notifier.work.database import WorkDatabase
-        from notifier.work.listing import find_repositories, list_parked, list_pushes
+        from notifier.services.work.database import WorkDatabase
+        from notifier.services.work.listing import find_repositories, list_parked, list_pushes
     settings = config.settings(WorkSettings, "work")
     begin = 0 if since is None else int(since.replace(tzinfo=datetime.UTC).timestamp())
     with naming(config), closing(WorkDatabase(settings.database_url, settings.database_password)) as database:

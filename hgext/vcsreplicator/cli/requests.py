@@ -26,7 +26,7 @@ from ..words.roster import Decision, Roster, RosterRequest, Verb
 from ..words.shape import from_json, to_json
 
 if TYPE_CHECKING:
-    from notifier.webhook.settings import DeliverySettings
+    from notifier.destinations.webhook.settings import DeliverySettings
 
 # Seconds until a verb that is asked to stop notices it.
 TURN = 0.2
@@ -107,9 +107,9 @@ def ask_destination(
     Refused if it failed or nothing was done, if the notifier's database is not on this machine, or for a skip without an id while
     the notifier does not run.
     """
-    from notifier.database import is_there
-    from notifier.settings import read
-    from notifier.state import Kind, StateDatabase
+    from notifier.clients.database import is_there
+    from notifier.destinations.state import Kind, StateDatabase
+    from notifier.publishing.settings import read
 
     settings = read(config.tables, config.file)
     if destination not in settings.destinations:
@@ -149,8 +149,8 @@ def _require_report(destination: str, condition: Mapping[str, Any] | None) -> No
 
 def find_webhook(config: Config, destination: str | None) -> tuple[str, "DeliverySettings"]:
     """Return name and settings of the webhook destination; Refused unless one fits."""
-    from notifier.settings import read
-    from notifier.webhook.settings import DeliverySettings
+    from notifier.destinations.webhook.settings import DeliverySettings
+    from notifier.publishing.settings import read
 
     destinations = read(config.tables, config.file).destinations
     found = {name: each for name, each in destinations.items() if isinstance(each, DeliverySettings)}
@@ -173,8 +173,8 @@ def open_deliveries(
     A missing table is empty, and is created only if `create` is set. Raises Refused unless exactly one webhook destination fits,
     and with `must_exist` if its table is missing.
     """
-    from notifier.database import NOWHERE, is_there
-    from notifier.webhook.deliveries import Deliveries
+    from notifier.clients.database import NOWHERE, is_there
+    from notifier.destinations.webhook.deliveries import Deliveries
 
     name, settings = find_webhook(config, destination)
     if must_exist and not is_there(settings.database):

@@ -17,8 +17,8 @@ from .options import TEXT, complete_subscription, log_of, with_config, with_json
 from .requests import find_webhook, open_deliveries, when, who
 
 if TYPE_CHECKING:
-    from notifier.webhook.settings import DeliverySettings
-    from notifier.webhook.subscriptions import StoredSubscription
+    from notifier.destinations.webhook.settings import DeliverySettings
+    from notifier.destinations.webhook.subscriptions import StoredSubscription
 
 # A new name becomes a label of metrics and a part of lines; older releases accepted any text.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,60}")
@@ -101,7 +101,7 @@ def _check_name(ctx: click.Context, parameter: click.Parameter, value: str) -> s
 @with_config
 def add(config: Config, destination: str | None, name: str, url: str, **options: Any) -> None:
     """Add a subscription; it gets messages about later pushes."""
-    from notifier.webhook.signing import WrongKey, find_wrong
+    from notifier.destinations.webhook.signing import WrongKey, find_wrong
 
     subscription = _make_subscription(url, **options)
     chosen, settings = find_webhook(config, destination)
@@ -122,9 +122,9 @@ def _refuse_to_replace(config: Config, name: str, settings: "DeliverySettings") 
 
     Only then it asks the log and the notifier's state.
     """
-    from notifier.database import is_there
-    from notifier.reading import describe_missing
-    from notifier.settings import read
+    from notifier.clients.database import is_there
+    from notifier.publishing.reading import describe_missing
+    from notifier.publishing.settings import read
 
     if is_there(settings.database):
         return
@@ -136,8 +136,8 @@ def _refuse_to_replace(config: Config, name: str, settings: "DeliverySettings") 
 def _make_subscription(
     url: str, *, headers: tuple[str, ...], secret_files: tuple[str, ...], speed: bool, **options: Any
 ) -> Any:
-    from notifier.secret import Secret
-    from notifier.webhook.subscription import Order, Subscription
+    from notifier.clients.secret import Secret
+    from notifier.destinations.webhook.subscription import Order, Subscription
 
     pairs = [header.partition(":") for header in headers]
     if wrong := [name for name, colon, _ in pairs if not colon]:

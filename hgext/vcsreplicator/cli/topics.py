@@ -100,9 +100,9 @@ def check(config: Config, partitions: int | None, retention: float, as_json: boo
 
 def _list_raw(config: Config, log: Log) -> Iterator[Topic]:
     """Yield the topics of [edge] and [decode] that these services have made."""
-    from notifier.decode.settings import DecodeSettings
-    from notifier.edge.settings import EdgeSettings
-    from notifier.raw import raw_topic
+    from notifier.messages.raw import raw_topic
+    from notifier.services.decode.settings import DecodeSettings
+    from notifier.services.edge.settings import EdgeSettings
 
     named: set[str] = set()
     if "edge" in config.tables:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
-from notifier.database import Database
+from notifier.clients.database import Database
 
 from ..words.errors import Refused
 

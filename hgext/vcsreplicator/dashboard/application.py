@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from notifier.database import is_there
+from notifier.clients.database import is_there
 
 from ..words.errors import BadConfig, Unavailable
 from ..words.roster import Decision

@@ -9,11 +9,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from notifier.database import is_there
-from notifier.settings import NotifierSettings
-from notifier.state import StateDatabase
-from notifier.webhook.deliveries import Deliveries, DeliveryState
-from notifier.webhook.destination import WebhookSettings
+from notifier.clients.database import is_there
+from notifier.destinations.state import StateDatabase
+from notifier.destinations.webhook.deliveries import Deliveries, DeliveryState
+from notifier.destinations.webhook.destination import WebhookSettings
+from notifier.publishing.settings import NotifierSettings
 
 from ..log.requests import OperatorRequest
 from ..status.findings import is_overdue

@@ -4,7 +4,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from notifier.settings import NotifierSettings
+from notifier.publishing.settings import NotifierSettings
 
 from ..log import Log
 from ..status.findings import Expectations

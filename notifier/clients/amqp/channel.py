@@ -18,7 +18,7 @@ from prometheus_client import Counter, Gauge
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Rejected, Unavailable
 
-from ..destination import DeliveryOutcome
+from ...delivery.destination import DeliveryOutcome
 from .confirms import Confirms
 from .connection import TROUBLE, connect, describe_error, drain, limiting_waits, translated, where
 from .frames import OutgoingMessage, write_exchange_check, write_frames

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from hgext.vcsreplicator.words.clock import Clock
 
-from ..amqp.channel import ConfirmedChannel, Target, declare_queues
-from ..amqp.connection import where
-from ..amqp.frames import OutgoingMessage
-from ..amqp.settings import BrokerSettings
+from .channel import ConfirmedChannel, Target, declare_queues
+from .connection import where
+from .frames import OutgoingMessage
+from .settings import BrokerSettings
 
 # Bytes of a queue's name: AMQP counts them in one byte.
 MAX_NAME = 255

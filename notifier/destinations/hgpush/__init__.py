@@ -1,5 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""hg-push: the destination that sends pushes to one durable AMQP queue.
-
-The package also has the form of the messages.
-"""
+"""hg-push: the destination that sends pushes to one durable AMQP queue."""

@@ -14,13 +14,13 @@ from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Rejected, Unavailable
 from hgext.vcsreplicator.words.streams import Stream
 
-from ..destination import DeliveryOutcome, Destination, take_all
-from ..rejects import judged
+from ...clients.amqp.pushes import QueueSettings, open_queue, push_message
+from ...delivery.destination import DeliveryOutcome, Destination, take_all
+from ...delivery.rejects import judged
+from ...delivery.window import PATIENCE, Delivery, Patience
+from ...messages.pushes import QueuedPush, check_source, to_body
 from ..state import StateDatabase
-from ..window import PATIENCE, Delivery, Patience
 from .lookup import AT_ONCE, ChangesetLookup, check_mirror_url
-from .message import QueuedPush, check_source, to_body
-from .queue import QueueSettings, open_queue, push_message
 
 # Seconds that one wait may last while lookups are under way.
 BLINK = 0.02

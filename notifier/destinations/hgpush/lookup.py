@@ -22,11 +22,11 @@ from hgext.vcsreplicator.words.clock import DAY, Clock
 from hgext.vcsreplicator.words.errors import Unavailable, quote_value
 from hgext.vcsreplicator.words.secrecy import split_url
 
-from ..authorities import trusting
-from ..http.connection import ConnectionPool, RunningAnswers, TlsPool, read_in_time
-from ..message import Json, Message
-from ..window import Delivery
-from .message import LARGEST, NotPushes, QueuedPush, read_answer
+from ...clients.authorities import trusting
+from ...clients.http.connection import ConnectionPool, RunningAnswers, TlsPool, read_in_time
+from ...delivery.window import Delivery
+from ...messages.message import Json, Message
+from ...messages.pushes import LARGEST, NotPushes, QueuedPush, read_answer
 
 logger = structlog.get_logger()
 

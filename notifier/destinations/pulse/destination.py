@@ -29,12 +29,12 @@ from hgext.vcsreplicator.words.records import ServiceTrouble
 from hgext.vcsreplicator.words.shape import Bytes, within
 from hgext.vcsreplicator.words.streams import Stream
 
-from ..amqp.channel import ConfirmedChannel, OnNack, OnReturn, Target, lacks_exchange
-from ..amqp.frames import HeaderValue, OutgoingMessage
-from ..amqp.settings import BrokerSettings
-from ..destination import DOCUMENTED, DeliveryOutcome, Destination
-from ..message import Message
-from ..window import PATIENCE, Delivery, Patience
+from ...clients.amqp.channel import ConfirmedChannel, OnNack, OnReturn, Target, lacks_exchange
+from ...clients.amqp.frames import HeaderValue, OutgoingMessage
+from ...clients.amqp.settings import BrokerSettings
+from ...delivery.destination import DOCUMENTED, DeliveryOutcome, Destination
+from ...delivery.window import PATIENCE, Delivery, Patience
+from ...messages.message import Message
 from .message import body, payload, routing_key, shortened
 
 # Bytes that a message on Pulse should not exceed.

@@ -25,10 +25,10 @@ import structlog
 from hgext.vcsreplicator.words.errors import Refused, Unavailable, quote_value
 from hgext.vcsreplicator.words.secrecy import split_url
 
-from ..amqp.channel import declare_queue, lacks_exchange
-from ..amqp.connection import LARGEST_MESSAGE, BrokerRefusal, MessageTooLarge, client, is_refused_host, where
-from ..amqp.consumer import QueueConsumer, body_of
-from ..window import RETRY
+from ...clients.amqp.channel import declare_queue, lacks_exchange
+from ...clients.amqp.connection import LARGEST_MESSAGE, BrokerRefusal, MessageTooLarge, client, is_refused_host, where
+from ...clients.amqp.consumer import QueueConsumer, body_of
+from ...delivery.window import RETRY
 
 # Seconds between two heartbeats.
 HEARTBEAT = 20.0

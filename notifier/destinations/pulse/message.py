@@ -3,7 +3,7 @@
 
 import datetime
 
-from ..message import Json, Message, to_text
+from ...messages.message import Json, Message, to_text
 
 _LISTS = ("heads", "markers", "bookmarks", "phases")
 

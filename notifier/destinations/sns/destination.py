@@ -31,9 +31,9 @@ from hgext.vcsreplicator.words.secrecy import split_url
 from hgext.vcsreplicator.words.shape import Bytes, Seconds, within
 from hgext.vcsreplicator.words.version import VERSION
 
-from ..destination import DOCUMENTED, DeliveryOutcome, Destination, take_all
-from ..rejects import judged
-from ..window import PATIENCE, Delivery, Patience
+from ...delivery.destination import DOCUMENTED, DeliveryOutcome, Destination, take_all
+from ...delivery.rejects import judged
+from ...delivery.window import PATIENCE, Delivery, Patience
 from .message import MOST_ENTRIES, BatchEntry, fifo_keys, object_body, object_key, together, topic_parts
 from .objects import ObjectWriter
 from .topic import TopicPublisher

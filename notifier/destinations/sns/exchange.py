@@ -15,7 +15,7 @@ from typing import Any
 from botocore.exceptions import HTTPClientError
 from urllib3.exceptions import HTTPError
 
-from ..http.connection import FinalAnswer
+from ...clients.http.connection import FinalAnswer
 
 # Bytes of an answer, and of its headers, that are read here; more is left to `http.client`.
 _AT_ONCE = 64 * 1024

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote_plus
 
-from ..message import Message, to_text
+from ...messages.message import Message, to_text
 
 # Messages of one request.
 MOST_ENTRIES = 10

@@ -15,8 +15,8 @@ from typing import Any
 
 from hgext.vcsreplicator.words.streams import event_of
 
-from ..database import Database
-from ..message import Message, to_text
+from ...clients.database import Database
+from ...messages.message import Message, to_text
 from . import statements as sql
 from .fairness import WaitingDelivery
 from .subscriptions import StoredSubscription, SubscriptionTable

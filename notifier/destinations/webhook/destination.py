@@ -15,10 +15,10 @@ from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import ReplicationError, Unavailable
 from hgext.vcsreplicator.words.records import ServiceTrouble
 
-from ..destination import DeliveryOutcome, Destination
-from ..message import Message
-from ..rejects import judged
-from ..window import Delivery
+from ...delivery.destination import DeliveryOutcome, Destination
+from ...delivery.rejects import judged
+from ...delivery.window import Delivery
+from ...messages.message import Message
 from .deliveries import Deliveries
 from .dispatcher import Dispatcher
 from .filter import FilterFailed

@@ -23,7 +23,7 @@ from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable, visible
 from hgext.vcsreplicator.words.retry import LONGEST_WAIT
 
-from ..destination import take_all
+from ...delivery.destination import take_all
 from .deliveries import AttemptEnd, Deliveries, DeliveryAttempt, DeliveryState
 from .fairness import AttemptLane, Member, Queues, WaitingDelivery
 from .request import AttemptResult, DeliveryVerdict, RequestSender

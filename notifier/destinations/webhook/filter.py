@@ -12,7 +12,7 @@ from typing import Any
 import jmespath
 from jmespath.visitor import TreeInterpreter
 
-from ..message import Json
+from ...messages.message import Json
 
 # Characters of an expression.
 LONGEST = 4096

@@ -21,8 +21,8 @@ import urllib3
 from hgext.vcsreplicator.words.retry import read_retry_after
 from hgext.vcsreplicator.words.version import VERSION
 
-from ..authorities import trusting
-from ..http.connection import CONNECT_PATIENCE, ConnectionPool, RunningAnswers, TlsPool, finish, watching
+from ...clients.authorities import trusting
+from ...clients.http.connection import CONNECT_PATIENCE, ConnectionPool, RunningAnswers, TlsPool, finish, watching
 from .addresses import Forbidden, IpNetwork, resolve
 from .deliveries import DeliveryAttempt
 from .subscription import Subscription

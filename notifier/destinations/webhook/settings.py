@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.shape import Seconds, absolute, within
 
-from ..destination import ALL_TYPES
-from ..window import PATIENCE, Patience
+from ...delivery.destination import ALL_TYPES
+from ...delivery.window import PATIENCE, Patience
 from .addresses import IpNetwork
 from .signing import find_wrong
 from .subscription import Subscription

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hgext.vcsreplicator.words.errors import BadConfig
 
-from ..secret import Secret
+from ...clients.secret import Secret
 
 _PREFIX = "whsec_"
 _LEAST, _MOST = 24, 64

@@ -11,9 +11,9 @@ from hgext.vcsreplicator.words.errors import quote_value
 from hgext.vcsreplicator.words.secrecy import split_url
 from hgext.vcsreplicator.words.shape import Seconds, within
 
-from ..destination import DOCUMENTED, check_types
-from ..message import Message
-from ..secret import Secret
+from ...clients.secret import Secret
+from ...delivery.destination import DOCUMENTED, check_types
+from ...messages.message import Message
 from .filter import check_filter, matches
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")

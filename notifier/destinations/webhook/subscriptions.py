@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hgext.vcsreplicator.words import shape
 from hgext.vcsreplicator.words.errors import BadConfig, MalformedEvent, Unavailable
 
-from ..database import Database
+from ...clients.database import Database
 from . import statements as sql
 from .subscription import Subscription
 

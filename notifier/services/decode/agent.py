@@ -6,7 +6,7 @@ import re
 
 import ua_parser
 
-from ..message import clean
+from ...messages.message import clean
 
 # Characters of a user agent that are read; the rest is of no use.
 _READ = 1000

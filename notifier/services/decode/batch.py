@@ -24,7 +24,7 @@ from hgext.vcsreplicator.log import LARGEST
 from hgext.vcsreplicator.log.blobs import sync_folder
 from hgext.vcsreplicator.words.errors import Refused
 
-from ..raw import RawMessage, to_line
+from ...messages.raw import RawMessage, to_line
 from .decoding import Tools, decode, list_identities, reject_repeat
 from .rejection import DecodeReject, ErrorType
 from .repeats import Repeats

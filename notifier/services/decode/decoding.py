@@ -15,7 +15,7 @@ from hgext.vcsreplicator.log import LARGEST
 from hgext.vcsreplicator.words.errors import MalformedEvent
 from hgext.vcsreplicator.words.passing import is_passing
 
-from ..raw import ORIGIN, NotBase64, RawMessage, Submission, WrongUri, from_line, parse_uri
+from ...messages.raw import ORIGIN, NotBase64, RawMessage, Submission, WrongUri, from_line, parse_uri
 from . import metadata
 from .agent import read_agent
 from .documents import DocumentSchemas

@@ -21,7 +21,7 @@ from hgext.vcsreplicator.log import RENEW_EVERY, NewRecord
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Rejected
 
-from ..destination import DOWN
+from ...delivery.destination import DOWN
 from .decoding import Decoded, Tools, decode, list_identities, reject_refused, reject_repeat
 from .rejection import DecodeReject
 from .rejects import error_record, fit_record

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The attributes of decoded messages, which the decoder adds to each message.
 
-They have the names in `notifier/schemas/decoded.1.json`. Pure.
+They have the names in `notifier/messages/schemas/decoded.1.json`. Pure.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from ..raw import RawMessage, Submission
+from ...messages.raw import RawMessage, Submission
 
 # Country of an address that has no place.
 UNKNOWN_COUNTRY = "??"
@@ -140,8 +140,8 @@ def normalized(submission: Submission, body: Mapping[str, Any], country: str | N
 def inject(body: dict[str, Any], found: Mapping[str, str]) -> None:
     """Write the attributes into the body.
 
-    They have the places that `notifier/schemas/ingestion.1.json` shows: most in objects of `metadata`. What a client wrote there is
-    removed.
+    They have the places that `notifier/messages/schemas/ingestion.1.json` shows: most in objects of `metadata`. What a client
+    wrote there is removed.
     """
     for name in INJECTED:
         body.pop(name, None)

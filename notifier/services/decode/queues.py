@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Unavailable
 
-from ..amqp.channel import ConfirmedChannel, Target, declare_queues
-from ..amqp.connection import where
-from ..amqp.consumer import QueueConsumer
-from ..amqp.frames import OutgoingMessage
-from ..amqp.settings import BrokerSettings, check_credentials
-from ..raw import RawMessage, to_line
+from ...clients.amqp.channel import ConfirmedChannel, Target, declare_queues
+from ...clients.amqp.connection import where
+from ...clients.amqp.consumer import QueueConsumer
+from ...clients.amqp.frames import OutgoingMessage
+from ...clients.amqp.settings import BrokerSettings, check_credentials
+from ...messages.raw import RawMessage, to_line
 from .settings import DecodeSettings
 
 # The section, and who the broker's connections and metrics say that they belong to.

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from hgext.vcsreplicator.words.errors import Rejected
 
-from ..message import clean
-from ..raw import OPTIONAL, PRIVATE, REQUIRED, RawMessage
+from ...messages.message import clean
+from ...messages.raw import OPTIONAL, PRIVATE, REQUIRED, RawMessage
 
 # Causes of an exception that are kept.
 CAUSES = 5

@@ -8,7 +8,7 @@ from hgext.vcsreplicator.words.errors import Rejected
 from hgext.vcsreplicator.words.records import ErrorRecord
 from hgext.vcsreplicator.words.shape import to_json
 
-from ..raw import RawMessage, topic_of
+from ...messages.raw import RawMessage, topic_of
 from .rejection import ERROR_ATTRIBUTES, DecodeReject
 from .sources import RawArrival
 

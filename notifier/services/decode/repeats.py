@@ -19,8 +19,8 @@ from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.retry import RECONNECT
 
-from ..database import Database
-from ..secret import Secret
+from ...clients.database import Database
+from ...clients.secret import Secret
 from .settings import NONE, REDIS, DecodeSettings
 
 # Seconds that Redis may take for an answer.

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from hgext.vcsreplicator.log import NewRecord
 from hgext.vcsreplicator.words.errors import Unavailable
 
-from ..amqp.frames import OutgoingMessage
-from ..lines import LineFile
+from ...clients.amqp.frames import OutgoingMessage
+from ...clients.lines import LineFile
 from .decoding import Decoded
 from .settings import DecodeSettings, PlaceKind
 

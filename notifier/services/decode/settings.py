@@ -12,9 +12,9 @@ from hgext.vcsreplicator.words.errors import quote_value
 from hgext.vcsreplicator.words.secrecy import split_url
 from hgext.vcsreplicator.words.shape import Bytes, Seconds, within
 
-from .. import schemas
-from ..raw import DEFAULT_PLACE, check_types, topic_of
-from ..secret import Secret
+from ...clients.secret import Secret
+from ...messages import schemas
+from ...messages.raw import DEFAULT_PLACE, check_types, topic_of
 
 # The schemas that come with this package.
 SHIPPED = os.path.join(os.path.dirname(schemas.__file__), "documents")

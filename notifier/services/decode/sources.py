@@ -10,11 +10,11 @@ import structlog
 from hgext.vcsreplicator.log import Log, NewRecord, Reader
 from hgext.vcsreplicator.words.errors import Rejected
 
-from ..amqp.frames import OutgoingMessage
+from ...clients.amqp.frames import OutgoingMessage
 from .settings import name_unreadable
 
 if TYPE_CHECKING:
-    from ..amqp.consumer import QueueConsumer
+    from ...clients.amqp.consumer import QueueConsumer
     from .queues import OutputQueues
 
 
@@ -110,7 +110,7 @@ class QueueSource:
         self._kept: set[int] = set()
 
     def read(self, timeout: float, limit: int) -> list[RawArrival]:
-        from ..amqp.consumer import body_of
+        from ...clients.amqp.consumer import body_of
 
         found = self._consumer.receive(timeout, limit)
         return [RawArrival(line=body_of(each), place=f"queue:{self._queue}", tag=each.delivery_tag) for each in found]

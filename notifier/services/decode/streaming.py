@@ -13,8 +13,8 @@ from hgext.vcsreplicator.words.clock import Clock, SystemClock
 from hgext.vcsreplicator.words.errors import Expired, Unavailable
 from hgext.vcsreplicator.words.retry import RECONNECT
 
-from ..destination import DOWN
-from ..raw import raw_topic
+from ...delivery.destination import DOWN
+from ...messages.raw import raw_topic
 from .decoding import Tools
 from .documents import load_schemas
 from .geo import open_geo

@@ -17,7 +17,7 @@ import structlog
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.version import VERSION
 
-from ..raw import HEADERS, RawMessage, WrongUri, parse_uri, to_line, write_timestamp
+from ...messages.raw import HEADERS, RawMessage, WrongUri, parse_uri, to_line, write_timestamp
 from .intake import EdgeIntake, Outcome
 from .metrics import ANSWERS
 from .settings import EdgeSettings

@@ -27,7 +27,7 @@ import structlog
 from hgext.vcsreplicator.log.blobs import sync_folder
 from hgext.vcsreplicator.words.errors import BadConfig
 
-from ..lines import write_all
+from ...clients.lines import write_all
 from .metrics import DAMAGED, QUEUED, SET_ASIDE
 
 # Bytes after which a file is full, and the next is begun.

@@ -27,7 +27,7 @@ from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.service import asgi
 from hgext.vcsreplicator.words.clock import SystemClock
 
-from ..raw import raw_topic
+from ...messages.raw import raw_topic
 from .application import EdgeApplication
 from .diskqueue import DiskQueue
 from .intake import EdgeIntake

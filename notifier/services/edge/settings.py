@@ -7,7 +7,7 @@ from hgext.vcsreplicator.log import LARGEST
 from hgext.vcsreplicator.words.errors import quote_value
 from hgext.vcsreplicator.words.shape import GIB, Bytes, Seconds, absolute, within
 
-from ..raw import DEFAULT_PLACE, NOTIFIER_TYPES, check_types, topic_of
+from ...messages.raw import DEFAULT_PLACE, NOTIFIER_TYPES, check_types, topic_of
 
 # Bytes of a request's line and headers, which become attributes.
 HEAD_BYTES = 32 * 1024

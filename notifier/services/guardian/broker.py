@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable, visible
 
-from ..amqp.connection import TROUBLE, client, connect, limiting_waits, where
+from ...clients.amqp.connection import TROUBLE, client, connect, limiting_waits, where
 from .filling import may_delete
 from .settings import Deletion, GuardianSettings
 

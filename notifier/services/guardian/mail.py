@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from hgext.vcsreplicator.words.errors import BadConfig, Rejected, Unavailable, visible
 
-from ..authorities import trusting
+from ...clients.authorities import trusting
 from .settings import Deletion, GuardianSettings
 from .state import QueueReport
 

@@ -20,8 +20,8 @@ import urllib3
 from hgext.vcsreplicator.words.errors import BadConfig, Refused, Unavailable, visible
 from hgext.vcsreplicator.words.version import VERSION
 
-from ..authorities import trusting
-from ..http.connection import CONNECT_PATIENCE, ConnectionPool, TlsPool, watching
+from ...clients.authorities import trusting
+from ...clients.http.connection import CONNECT_PATIENCE, ConnectionPool, TlsPool, watching
 from .settings import GuardianSettings
 
 # Seconds until an answer must be whole; the broker gathers lists from all its nodes.

@@ -13,7 +13,7 @@ from typing import Any
 
 from hgext.vcsreplicator.words.errors import visible
 
-from ..amqp.connection import drain, limiting_waits
+from ...clients.amqp.connection import drain, limiting_waits
 from .broker import connected
 from .requirements import CheckResult, Requirement, result, unknown
 from .settings import GuardianSettings

@@ -11,7 +11,7 @@ from hgext.vcsreplicator.words.errors import quote_value
 from hgext.vcsreplicator.words.secrecy import split_url
 from hgext.vcsreplicator.words.shape import Seconds, absolute, within
 
-from ..secret import Secret
+from ...clients.secret import Secret
 
 # Our mail addresses: ASCII, and nothing that could end a header or name a second address.
 ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})*\Z")

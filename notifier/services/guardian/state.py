@@ -8,7 +8,7 @@ complete round ended. All SQL of the database is in this file.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..database import Database
+from ...clients.database import Database
 from .filling import Filling
 
 _SCHEMA = """

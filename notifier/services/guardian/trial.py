@@ -11,7 +11,7 @@ from typing import Any
 
 from hgext.vcsreplicator.words.errors import Unavailable
 
-from ..amqp.connection import TROUBLE, drain, limiting_waits
+from ...clients.amqp.connection import TROUBLE, drain, limiting_waits
 from .broker import REFUSED, code_of, connected
 from .requirements import CheckResult, Requirement, result
 from .settings import GuardianSettings

@@ -19,8 +19,8 @@ from prometheus_client import Counter, Gauge
 from hgext.vcsreplicator.words.clock import Clock, SystemClock
 from hgext.vcsreplicator.words.errors import BadConfig, Refused, Rejected, Unavailable
 
-from ..database import NOWHERE, alone
-from ..window import RETRY
+from ...clients.database import NOWHERE, alone
+from ...delivery.window import RETRY
 from .broker import DeletionOutcome, delete_queue
 from .clients import Clients, client_of, is_queue_name
 from .filling import Filling, QueueStep, WatchedQueue, next_step, read_queue

@@ -19,8 +19,8 @@ from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.retry import Backoff, read_retry_after
 from hgext.vcsreplicator.words.version import VERSION
 
-from ..authorities import trusting
-from ..hgpush.message import LARGEST, PushesAnswer, read_answer
+from ...clients.authorities import trusting
+from ...messages.pushes import LARGEST, PushesAnswer, read_answer
 from .settings import PollSettings
 
 # How long a host in trouble rests, in seconds.

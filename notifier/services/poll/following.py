@@ -12,7 +12,7 @@ from typing import Self
 
 from hgext.vcsreplicator.words.errors import MalformedEvent, ReplicationError
 
-from ..hgpush.message import PushesAnswer, QueuedPush
+from ...messages.pushes import PushesAnswer, QueuedPush
 
 # Pushes of one message.
 PUSHES = 100

@@ -21,10 +21,10 @@ from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import ReplicationError
 from hgext.vcsreplicator.words.retry import RECONNECT
 
-from ..amqp.frames import OutgoingMessage
-from ..destination import DOWN, take_all
-from ..hgpush.message import QueuedPush, to_body
-from ..hgpush.queue import open_queue, push_message
+from ...clients.amqp.frames import OutgoingMessage
+from ...clients.amqp.pushes import open_queue, push_message
+from ...delivery.destination import DOWN, take_all
+from ...messages.pushes import QueuedPush, to_body
 from .following import Followed
 from .settings import PollSettings
 from .state import PollDatabase

@@ -20,9 +20,9 @@ from hgext.vcsreplicator.words.clock import Clock, SystemClock
 from hgext.vcsreplicator.words.errors import ReplicationError, Unavailable
 from hgext.vcsreplicator.words.retry import Backoff
 
-from ..amqp.settings import check_credentials
-from ..database import alone
-from ..hgpush.message import PushesAnswer
+from ...clients.amqp.settings import check_credentials
+from ...clients.database import alone
+from ...messages.pushes import PushesAnswer
 from .asking import AnswerTooLarge, Asked, Asker, Host
 from .following import (
     UNDECIDED,

@@ -9,8 +9,8 @@ from hgext.vcsreplicator.words.errors import quote_value
 from hgext.vcsreplicator.words.secrecy import split_url
 from hgext.vcsreplicator.words.shape import Seconds, absolute, within
 
-from ..hgpush.message import check_source
-from ..hgpush.queue import QueueSettings
+from ...clients.amqp.pushes import QueueSettings
+from ...messages.pushes import check_source
 
 
 class OnReplaced(enum.StrEnum):

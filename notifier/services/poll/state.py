@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..database import Database
+from ...clients.database import Database
 from .following import Followed
 
 KEY = "poll.state"

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from hgext.vcsreplicator.words.retry import Backoff
 
-from ..hgpush.message import HgPushMessage
+from ...messages.pushes import HgPushMessage
 from .database import RepositoryKey
 
 # Messages that are worked on at once.

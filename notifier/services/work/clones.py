@@ -23,7 +23,7 @@ import structlog
 from hgext.vcsreplicator.words.errors import BadConfig, MalformedEvent, Unavailable
 from hgext.vcsreplicator.words.passing import is_passing
 
-from ..message import clean
+from ...messages.message import clean
 from .commandserver import MOST_OUTPUT, CommandServer, HgFailed, TooMuchPrinted
 from .database import ChangesetRecord, RepositoryKey
 from .stale_locks import remove_stale_locks

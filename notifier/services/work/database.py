@@ -34,10 +34,10 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingErr
 from hgext.vcsreplicator.words.errors import BadConfig, Rejected, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.secrecy import is_loopback
 
-from ..database import own
-from ..hgpush.message import QueuedPush
-from ..message import clean
-from ..secret import Secret
+from ...clients.database import own
+from ...clients.secret import Secret
+from ...messages.message import clean
+from ...messages.pushes import QueuedPush
 from .schema import BRANCHES, CHANGESETS, FILES, LONGEST_BRANCH, PUSH_CHANGESETS, PUSHES, REPOSITORIES
 
 KEY = "work.database-url"

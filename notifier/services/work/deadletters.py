@@ -17,8 +17,8 @@ from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.retry import Backoff
 
-from ..amqp.frames import OutgoingMessage
-from ..hgpush.queue import open_queue, push_message
+from ...clients.amqp.frames import OutgoingMessage
+from ...clients.amqp.pushes import open_queue, push_message
 from .settings import WorkSettings
 
 # The delays before letters that the queue did not take are sent again.

@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, RowMapping, delete, func, insert, select, 
 
 from hgext.vcsreplicator.words.errors import MalformedEvent
 
-from ..hgpush.message import LARGEST, TYPE, HgPushMessage, from_body
+from ...messages.pushes import LARGEST, TYPE, HgPushMessage, from_body
 from .backlog import RepositoryName, TakenMessage
 from .database import RepositoryKey, WorkDatabase, kept_text
 from .schema import PARKED_MESSAGES

@@ -10,7 +10,7 @@ from typing import Any
 
 from hgext.vcsreplicator.words.errors import MalformedEvent
 
-from ..hgpush.message import HgPushMessage, QueuedPush, check_source, from_body
+from ...messages.pushes import HgPushMessage, QueuedPush, check_source, from_body
 from .clones import Clones
 from .commandserver import CommandServer, HgFailed
 from .database import RepositoryKey, WorkDatabase

@@ -6,7 +6,7 @@ import sentry_sdk
 from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.version import VERSION
 
-from ..secret import Secret
+from ...clients.secret import Secret
 
 # Seconds that the last reports may take at the end.
 FLUSH = 2.0

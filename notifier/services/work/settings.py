@@ -9,9 +9,9 @@ from hgext.vcsreplicator.words.errors import quote_value
 from hgext.vcsreplicator.words.retry import Backoff
 from hgext.vcsreplicator.words.shape import Bytes, Seconds, absolute, within
 
-from ..hgpush.queue import QueueSettings
-from ..secret import Secret
-from ..window import check_retry
+from ...clients.amqp.pushes import QueueSettings
+from ...clients.secret import Secret
+from ...delivery.window import check_retry
 
 # The delays before a message is retried.
 RETRY = Backoff(first=1.0, longest=60.0)

@@ -26,10 +26,10 @@ from celery.exceptions import Reject
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.shape import read
 
-from ..amqp.connection import TolerantConnection, TolerantTransport
-from ..amqp.consumer import body_of
-from ..amqp.settings import check_credentials
-from ..hgpush.message import QueuedPush, to_body
+from ...clients.amqp.connection import TolerantConnection, TolerantTransport
+from ...clients.amqp.consumer import body_of
+from ...clients.amqp.settings import check_credentials
+from ...messages.pushes import QueuedPush, to_body
 from .clones import Clones
 from .commandserver import CommandServer
 from .database import RepositoryKey, WorkDatabase

@@ -20,12 +20,12 @@ from hgext.vcsreplicator.words.clock import Clock, SystemClock
 from hgext.vcsreplicator.words.errors import BadConfig, MalformedEvent, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.retry import RECONNECT
 
-from ..amqp.channel import declare_queues
-from ..amqp.connection import BrokerRefusal
-from ..amqp.consumer import QueueConsumer, body_of
-from ..amqp.settings import check_credentials
-from ..destination import DOWN
-from ..hgpush.message import LARGEST
+from ...clients.amqp.channel import declare_queues
+from ...clients.amqp.connection import BrokerRefusal
+from ...clients.amqp.consumer import QueueConsumer, body_of
+from ...clients.amqp.settings import check_credentials
+from ...delivery.destination import DOWN
+from ...messages.pushes import LARGEST
 from .backlog import MessageBacklog, TakenMessage
 from .clones import Clones, CloneUnavailable
 from .commandserver import CommandServer

@@ -12,8 +12,8 @@ import structlog
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.service import stop_on_signals
 from hgext.vcsreplicator.words import shape
-from notifier.decode import streaming
-from notifier.decode.settings import DecodeSettings
+from notifier.services.decode import streaming
+from notifier.services.decode.settings import DecodeSettings
 
 
 def main() -> None:

@@ -16,11 +16,11 @@ from hgext.vcsreplicator.log import ERRORS, Log, NewRecord, Record
 from hgext.vcsreplicator.log.table import read_records
 from hgext.vcsreplicator.words.records import ErrorRecord
 from hgext.vcsreplicator.words.shape import from_json
-from notifier.amqp.consumer import body_of
-from notifier.decode import streaming
-from notifier.decode.settings import DecodeSettings
-from notifier.decode.sources import GROUP
-from notifier.raw import RawMessage, to_line
+from notifier.clients.amqp.consumer import body_of
+from notifier.messages.raw import RawMessage, to_line
+from notifier.services.decode import streaming
+from notifier.services.decode.settings import DecodeSettings
+from notifier.services.decode.sources import GROUP
 from testing.builders.notifier.submissions import a_document, a_raw, uri_of
 from testing.waiting import PATIENCE, eventually
 

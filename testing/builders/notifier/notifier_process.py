@@ -15,8 +15,8 @@ from pathlib import Path
 from hgext.vcsreplicator.log import NOTICES
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.service import stop_on_signals
-from notifier import publisher, settings
-from notifier.reading import group
+from notifier.publishing import publisher, settings
+from notifier.publishing.reading import group
 
 
 def main() -> None:

@@ -19,14 +19,14 @@ from hgext.vcsreplicator.words.errors import ReplicationError
 from hgext.vcsreplicator.words.records import ErrorRecord
 from hgext.vcsreplicator.words.retry import Backoff
 from hgext.vcsreplicator.words.shape import from_json
-from notifier import publisher
-from notifier.destination import DOCUMENTED, DeliveryOutcome, DestinationSettings
-from notifier.message import Message
-from notifier.public import PublicSettings
-from notifier.reading import group
-from notifier.settings import NotifierSettings
-from notifier.state import Kind, StateDatabase
-from notifier.window import Delivery, Patience
+from notifier.delivery.destination import DOCUMENTED, DeliveryOutcome, DestinationSettings
+from notifier.delivery.window import Delivery, Patience
+from notifier.destinations.state import Kind, StateDatabase
+from notifier.messages.message import Message
+from notifier.messages.public import PublicSettings
+from notifier.publishing import publisher
+from notifier.publishing.reading import group
+from notifier.publishing.settings import NotifierSettings
 from testing.waiting import PATIENCE, eventually
 
 # The webhook destination `hooks` in a services' file, and its subscription `ci`.

@@ -22,16 +22,16 @@ import boto3
 import kombu
 
 from hgext.vcsreplicator.words.retry import Backoff
-from notifier.decode.destination import DecoderDestinationSettings
-from notifier.decode.settings import DecodeSettings
-from notifier.destination import DestinationSettings
-from notifier.hgpush.destination import HgPushSettings
-from notifier.jsonlines import JsonLinesSettings
-from notifier.pulse.destination import PulseSettings
-from notifier.sns.destination import SnsSettings
-from notifier.webhook.destination import WebhookSettings
-from notifier.webhook.subscription import Subscription
-from notifier.window import Patience
+from notifier.delivery.destination import DestinationSettings
+from notifier.delivery.window import Patience
+from notifier.destinations.decode import DecoderDestinationSettings
+from notifier.destinations.hgpush.destination import HgPushSettings
+from notifier.destinations.jsonlines import JsonLinesSettings
+from notifier.destinations.pulse.destination import PulseSettings
+from notifier.destinations.sns.destination import SnsSettings
+from notifier.destinations.webhook.destination import WebhookSettings
+from notifier.destinations.webhook.subscription import Subscription
+from notifier.services.decode.settings import DecodeSettings
 from testing.builders.notifier.endpoint import Endpoint, Reply, Request
 from testing.builders.notifier.notices import node
 

@@ -10,7 +10,7 @@ from typing import Any
 import mmdb_writer
 from netaddr import IPSet
 
-from notifier.raw import RawMessage
+from notifier.messages.raw import RawMessage
 
 ID = "2c3a0767-d84a-4d02-8a92-fa54a3376049"
 HGPUSH = f"/submit/eng-workflow/hgpush/1/{ID}"

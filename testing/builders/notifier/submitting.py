@@ -16,9 +16,9 @@ from typing import Self
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.log.opening import open_log
-from notifier.edge import server
-from notifier.edge.settings import EdgeSettings
-from notifier.raw import RawMessage, from_line
+from notifier.messages.raw import RawMessage, from_line
+from notifier.services.edge import server
+from notifier.services.edge.settings import EdgeSettings
 from testing.waiting import PATIENCE, eventually
 from testing.warm import warm_starts
 

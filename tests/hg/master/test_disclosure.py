@@ -10,7 +10,7 @@ from hgext.vcsreplicator.words.errors import MalformedEvent
 from hgext.vcsreplicator.words.event import DISCLOSED, Event
 from hgext.vcsreplicator.words.records import Notice
 from hgext.vcsreplicator.words.value import replace
-from notifier.message import Json, messages
+from notifier.messages.message import Json, messages
 from testing.builders.master.pushing import Master, new_master
 from testing.builders.notifier.notices import a_notice
 from testing.builders.notifier.notifying import PUBLIC

@@ -18,11 +18,13 @@ import pytest
 
 from hgext.vcsreplicator.log import NOTICES
 from hgext.vcsreplicator.words.errors import BadConfig, ReplicationError, Unavailable
-from notifier import database, publisher, state
-from notifier.database import Database, trouble
-from notifier.settings import NotifierSettings, read
-from notifier.state import StateDatabase
-from notifier.webhook.deliveries import Deliveries
+from notifier.clients import database
+from notifier.clients.database import Database, trouble
+from notifier.destinations import state
+from notifier.destinations.state import StateDatabase
+from notifier.destinations.webhook.deliveries import Deliveries
+from notifier.publishing import publisher
+from notifier.publishing.settings import NotifierSettings, read
 from testing.builders.log.memorylog import MemoryLog
 from testing.builders.notifier.notices import publish_pushes, with_topics
 from testing.builders.notifier.notifying import PUBLIC, Notifier, Scripted

@@ -9,9 +9,9 @@ import pytest
 
 from hgext.vcsreplicator.words.errors import BadConfig, MalformedEvent
 from hgext.vcsreplicator.words.shape import read
-from notifier.amqp.settings import BrokerSettings
-from notifier.secret import Secret
-from notifier.webhook.subscription import Subscription
+from notifier.clients.amqp.settings import BrokerSettings
+from notifier.clients.secret import Secret
+from notifier.destinations.webhook.subscription import Subscription
 
 
 @pytest.mark.parametrize(

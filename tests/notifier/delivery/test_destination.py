@@ -21,12 +21,12 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.shape import to_json
-from notifier.condition import DestinationCondition
-from notifier.database import NOWHERE
-from notifier.destination import Threads
-from notifier.message import messages
-from notifier.state import StateDatabase
-from notifier.window import Delivery
+from notifier.clients.database import NOWHERE
+from notifier.delivery.destination import Threads
+from notifier.delivery.window import Delivery
+from notifier.destinations.state import StateDatabase
+from notifier.messages.message import messages
+from notifier.publishing.condition import DestinationCondition
 from testing.builders.log.memorylog import MemoryLog
 from testing.builders.notifier.notices import a_notice, an_event, publish_pushes, with_topics
 from testing.builders.notifier.notifying import PUBLIC, Notifier, Scripted
@@ -295,23 +295,24 @@ def survive_kills(receiver: Receiver, folder: Path, *, every: int) -> None:
         with_topics(log)
         tables = write_tables(folder, receiver)
         files = (
-            "notifier/courier.py",
-            "notifier/window.py",
-            "notifier/webhook/deliveries.py",
-            "notifier/jsonlines.py",
+            "notifier/publishing/courier.py",
+            "notifier/delivery/window.py",
+            "notifier/destinations/webhook/deliveries.py",
+            "notifier/destinations/jsonlines.py",
+            "notifier/clients/lines.py",
         )
         more = (
-            "notifier/pulse/destination.py",
-            "notifier/amqp/channel.py",
-            "notifier/hgpush/destination.py",
-            "notifier/hgpush/lookup.py",
-            "notifier/decode/destination.py",
-            "notifier/sns/destination.py",
-            "notifier/webhook/destination.py",
-            "notifier/webhook/dispatcher.py",
-            "notifier/destination.py",
-            "notifier/amqp/connection.py",
-            "notifier/orders.py",
+            "notifier/destinations/pulse/destination.py",
+            "notifier/clients/amqp/channel.py",
+            "notifier/destinations/hgpush/destination.py",
+            "notifier/destinations/hgpush/lookup.py",
+            "notifier/destinations/decode.py",
+            "notifier/destinations/sns/destination.py",
+            "notifier/destinations/webhook/destination.py",
+            "notifier/destinations/webhook/dispatcher.py",
+            "notifier/delivery/destination.py",
+            "notifier/clients/amqp/connection.py",
+            "notifier/publishing/orders.py",
         )
         steps = PythonSteps(
             files=(*files, *more), record=folder / "steps", argument="testing.builders.notifier.notifier_process"

@@ -13,7 +13,7 @@ from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import MalformedEvent, Rejected, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.records import ErrorRecord
 from hgext.vcsreplicator.words.shape import from_json
-from notifier.rejects import Rejects, judged
+from notifier.delivery.rejects import Rejects, judged
 from testing.services.kafka import Kafka
 
 pytestmark = pytest.mark.processes

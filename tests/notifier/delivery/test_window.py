@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.retry import Backoff
-from notifier.message import Message, messages
-from notifier.public import PublicSettings
-from notifier.window import Delivery, Patience, Window
+from notifier.delivery.window import Delivery, Patience, Window
+from notifier.messages.message import Message, messages
+from notifier.messages.public import PublicSettings
 from testing.builders.notifier.notices import a_notice, an_event
 
 PUBLIC = PublicSettings(urls={"": "https://hg.example/"})

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The destination `decode`: pushes become raw messages, one for each changeset, and what is private goes to the decoder alone.
 
-What every destination must do is in `tests/notifier/test_destination.py`.
+What every destination must do is in `tests/notifier/delivery/test_destination.py`.
 """
 
 import dataclasses
@@ -19,16 +19,16 @@ from hgext.vcsreplicator.log import ERRORS, NOTICES, Log, Topic
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import BadConfig, Rejected, TopicMissing, Unavailable
 from hgext.vcsreplicator.words.event import PushConnection, Type
-from notifier.amqp.channel import BLOCKED
-from notifier.decode.destination import DecoderDestinationSettings, InputTopic, raw_messages
-from notifier.decode.settings import DecodeSettings
-from notifier.edge.settings import EdgeSettings
-from notifier.hgpush.message import QueuedPush
-from notifier.jsonlines import JsonLinesSettings
-from notifier.message import Message, messages
-from notifier.raw import NOTIFIER_TYPES, from_line, parse_uri
-from notifier.settings import read
-from notifier.state import Kind
+from notifier.clients.amqp.channel import BLOCKED
+from notifier.destinations.decode import DecoderDestinationSettings, InputTopic, raw_messages
+from notifier.destinations.jsonlines import JsonLinesSettings
+from notifier.destinations.state import Kind
+from notifier.messages.message import Message, messages
+from notifier.messages.pushes import QueuedPush
+from notifier.messages.raw import NOTIFIER_TYPES, from_line, parse_uri
+from notifier.publishing.settings import read
+from notifier.services.decode.settings import DecodeSettings
+from notifier.services.edge.settings import EdgeSettings
 from testing.builders.notifier.decoding import decoding, records, rejects, settings_in, settled
 from testing.builders.notifier.endpoint import Endpoint, Reply, Request
 from testing.builders.notifier.notices import CREATED_AT, a_notice, an_event, node, publish, publish_pushes
@@ -224,7 +224,7 @@ def test_push_that_is_larger_than_an_append_stays_in_order(
     mirror: Endpoint,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("notifier.decode.destination.BATCH", 2)
+    monkeypatch.setattr("notifier.destinations.decode.BATCH", 2)
     nodes = [node("many", number) for number in range(7)]
     entry = {"changesets": nodes, "date": int(CREATED_AT), "user": "dana"}
     mirror.reply = lambda request: Reply(body=json.dumps({"lastpushid": 1, "pushes": {"1": entry}}).encode())

@@ -11,11 +11,11 @@ import pytest
 
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Unavailable
-from notifier.destination import Destination
-from notifier.jsonlines import JsonLinesSettings
-from notifier.message import messages
-from notifier.public import PublicSettings
-from notifier.window import Delivery
+from notifier.delivery.destination import Destination
+from notifier.delivery.window import Delivery
+from notifier.destinations.jsonlines import JsonLinesSettings
+from notifier.messages.message import messages
+from notifier.messages.public import PublicSettings
 from testing.builders.notifier.notices import a_notice, an_event
 from testing.faults.permission import under
 

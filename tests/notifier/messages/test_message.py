@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hgext.vcsreplicator.words.event import Bookmark, Event, Marker, MarkerNode, PhaseMove, PushEntry, Type
-from notifier.message import Message, messages, to_text
-from notifier.public import Policy, PublicSettings, public_url
+from notifier.messages.message import Message, messages, to_text
+from notifier.messages.public import Policy, PublicSettings, public_url
 from testing.builders.notifier.notices import a_notice, a_push, an_event, identifier, node
 
 GOLDEN = Path(__file__).with_name("golden")

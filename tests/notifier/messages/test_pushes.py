@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgext.vcsreplicator.words.errors import MalformedEvent, Rejected
-from notifier.hgpush import message
-from notifier.hgpush.message import LARGEST, QueuedPush, from_body, read_answer, to_body
+from notifier.messages import pushes
+from notifier.messages.pushes import LARGEST, QueuedPush, from_body, read_answer, to_body
 
 NODE = "a" * 40
 ENTRY = {"changesets": [NODE], "date": 1, "user": "dana"}
@@ -31,7 +31,7 @@ def test_what_is_written_is_read_again() -> None:
 
 @pytest.mark.parametrize("largest", [100_000, pytest.param(LARGEST, marks=pytest.mark.more)])
 def test_push_of_the_largest_answer_fits_into_a_message(monkeypatch: pytest.MonkeyPatch, largest: int) -> None:
-    monkeypatch.setattr(message, "LARGEST", largest)
+    monkeypatch.setattr(pushes, "LARGEST", largest)
     nodes = [f"{number:040x}" for number in range(1, (largest - 200) // 43)]
     text = json.dumps({"lastpushid": 1, "pushes": {"1": {**ENTRY, "changesets": nodes}}}, separators=(",", ":"))
     assert largest - 300 < len(text) <= largest
@@ -41,7 +41,7 @@ def test_push_of_the_largest_answer_fits_into_a_message(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("largest", [100_000, pytest.param(LARGEST, marks=pytest.mark.more)])
 def test_push_that_fits_into_no_message_is_refused(monkeypatch: pytest.MonkeyPatch, largest: int) -> None:
-    monkeypatch.setattr(message, "LARGEST", largest)
+    monkeypatch.setattr(pushes, "LARGEST", largest)
     push = QueuedPush(
         id=3, date=1, user="dana", changesets=tuple(f"{number:040x}" for number in range(1, largest // 43))
     )

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgext.vcsreplicator.words.errors import MalformedEvent
-from notifier.raw import (
+from notifier.messages.raw import (
     REQUIRED,
     NotBase64,
     RawMessage,

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from hgext.vcsreplicator.words.event import Bookmark, Marker, MarkerNode, PhaseMove, PushEntry
 from hgext.vcsreplicator.words.streams import Stream
-from notifier.message import messages
-from notifier.public import PublicSettings
+from notifier.messages.message import messages
+from notifier.messages.public import PublicSettings
 from testing.builders.notifier.notices import a_notice, an_event, node
 from testing.services.cache import CHECKOUT
 
@@ -45,7 +45,7 @@ phases = st.builds(PhaseMove, phase=st.integers(0, 2), nodes=st.just((node(4),))
 @functools.cache
 def validator(stream: Stream) -> jsonschema.Draft202012Validator:
     """Of all messages of a type: to check the schema takes longer than to validate one."""
-    schema: dict[str, Any] = json.loads((CHECKOUT / "notifier/schemas" / f"{stream.value}.json").read_text())
+    schema: dict[str, Any] = json.loads((CHECKOUT / "notifier/messages/schemas" / f"{stream.value}.json").read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
 

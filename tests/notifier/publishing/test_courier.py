@@ -22,16 +22,16 @@ from hgext.vcsreplicator.words.errors import BadConfig, Expired, Rejected, Repli
 from hgext.vcsreplicator.words.records import ErrorRecord, Notice, ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.retry import RECONNECT
 from hgext.vcsreplicator.words.shape import from_json, to_json
-from notifier import courier, orders, reading
-from notifier import message as notifier_message
-from notifier.condition import REPORT_INTERVAL
-from notifier.courier import Courier, _DeliveryLoop
-from notifier.destination import DeliveryOutcome
-from notifier.message import Message
-from notifier.reading import NoticeMark, group
-from notifier.settings import NotifierSettings
-from notifier.state import Kind, StateDatabase
-from notifier.window import Delivery
+from notifier.delivery.destination import DeliveryOutcome
+from notifier.delivery.window import Delivery
+from notifier.destinations.state import Kind, StateDatabase
+from notifier.messages import message as notifier_message
+from notifier.messages.message import Message
+from notifier.publishing import courier, orders, reading
+from notifier.publishing.condition import REPORT_INTERVAL
+from notifier.publishing.courier import Courier, _DeliveryLoop
+from notifier.publishing.reading import NoticeMark, group
+from notifier.publishing.settings import NotifierSettings
 from testing.builders.log.log_storage import kafka_storage
 from testing.builders.log.memorylog import MemoryLog, MemoryReader
 from testing.builders.notifier.notices import a_notice, an_event, publish_pushes, with_topics

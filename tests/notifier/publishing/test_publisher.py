@@ -19,13 +19,13 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, Rejected, Unavailable
 from hgext.vcsreplicator.words.event import Type
-from notifier.destination import DOWN
-from notifier.message import Message
-from notifier.pulse.destination import PulseSettings
-from notifier.reading import group
-from notifier.secret import Secret
-from notifier.settings import read
-from notifier.state import Kind
+from notifier.clients.secret import Secret
+from notifier.delivery.destination import DOWN
+from notifier.destinations.pulse.destination import PulseSettings
+from notifier.destinations.state import Kind
+from notifier.messages.message import Message
+from notifier.publishing.reading import group
+from notifier.publishing.settings import read
 from testing.builders.certificates import certificate
 from testing.builders.notifier.notices import a_notice, an_event, identifier, publish, publish_pushes
 from testing.builders.notifier.notifying import FAST, Notifier, Scripted
@@ -295,7 +295,7 @@ def test_a_second_notifier_with_the_same_state_is_refused(log: Log, notifier: No
 def test_a_position_that_does_not_move_is_stored_again_before_kafka_forgets_it(
     log: Log, notifier: Notifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("notifier.reading.RENEW_EVERY", 0.05)
+    monkeypatch.setattr("notifier.publishing.reading.RENEW_EVERY", 0.05)
     stored: list[object] = []
     acknowledge = log.acknowledge
     monkeypatch.setattr(log, "acknowledge", lambda *args, **more: (stored.append(args), acknowledge(*args, **more)))
@@ -599,6 +599,6 @@ def test_configuration_is_read(tmp_path: Path) -> None:
 
 
 def test_a_stop_ends_the_wait_for_notices(log: Log, notifier: Notifier, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("notifier.courier.IDLE_WAIT", 3600.0)
+    monkeypatch.setattr("notifier.publishing.courier.IDLE_WAIT", 3600.0)
     notifier.start(it=Scripted())
     notifier.stop()

@@ -3,7 +3,7 @@
 
 from alembic import context
 
-from notifier.work.schema import METADATA
+from notifier.services.work.schema import METADATA
 
 context.configure(connection=context.config.attributes["connection"], target_metadata=METADATA)
 with context.begin_transaction():

@@ -13,9 +13,9 @@ import pytest
 
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Unavailable
-from notifier.amqp.channel import ConfirmedChannel, Target
-from notifier.amqp.frames import OutgoingMessage
-from notifier.amqp.settings import BrokerSettings
+from notifier.clients.amqp.channel import ConfirmedChannel, Target
+from notifier.clients.amqp.frames import OutgoingMessage
+from notifier.clients.amqp.settings import BrokerSettings
 from testing.faults.broker import CONFIRMING, FakeBroker, low_on_memory
 
 pytestmark = pytest.mark.processes

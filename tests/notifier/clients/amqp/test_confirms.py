@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Confirmations of a channel: each delivery gets one answer, and none is forgotten."""
 
-from notifier.amqp.confirms import Confirms
+from notifier.clients.amqp.confirms import Confirms
 
 
 def sent(*ids: str) -> Confirms:

@@ -3,7 +3,7 @@
 
 import pytest
 
-from notifier.amqp.connection import where
+from notifier.clients.amqp.connection import where
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import kombu
 import pytest
 import structlog
 
-from notifier.amqp.channel import declare_queues
-from notifier.amqp.connection import BrokerRefusal
-from notifier.amqp.consumer import QueueConsumer, body_of
-from notifier.amqp.settings import BrokerSettings
+from notifier.clients.amqp.channel import declare_queues
+from notifier.clients.amqp.connection import BrokerRefusal
+from notifier.clients.amqp.consumer import QueueConsumer, body_of
+from notifier.clients.amqp.settings import BrokerSettings
 from testing.waiting import eventually
 
 pytestmark = [pytest.mark.processes, pytest.mark.services]

@@ -12,7 +12,7 @@ from amqp.serialization import dumps
 from hypothesis import given
 from hypothesis import strategies as some
 
-from notifier.amqp.frames import OutgoingMessage, write_exchange_check, write_frames
+from notifier.clients.amqp.frames import OutgoingMessage, write_exchange_check, write_frames
 
 LARGEST = 200
 

@@ -10,10 +10,10 @@ import pytest
 
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Unavailable
-from notifier.amqp.channel import ConfirmedChannel, Target
-from notifier.amqp.consumer import QueueConsumer
-from notifier.amqp.frames import OutgoingMessage
-from notifier.amqp.settings import BrokerSettings
+from notifier.clients.amqp.channel import ConfirmedChannel, Target
+from notifier.clients.amqp.consumer import QueueConsumer
+from notifier.clients.amqp.frames import OutgoingMessage
+from notifier.clients.amqp.settings import BrokerSettings
 from testing.faults.broker import CONFIRMING, CONSUMING, HEARTBEAT, FakeBroker, silence
 from testing.waiting import eventually
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 import urllib3
 
-from notifier.http.connection import INTERIM_ANSWERS, ConnectionPool, RunningAnswers, read_in_time
+from notifier.clients.http.connection import INTERIM_ANSWERS, ConnectionPool, RunningAnswers, read_in_time
 from testing.faults.broker import FakeBroker, Trouble
 
 pytestmark = pytest.mark.processes

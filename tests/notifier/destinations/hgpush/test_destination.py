@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The destination `hg-push` on a real RabbitMQ: the body to the letter, numbers that stay, and queues that go away.
 
-What every destination must do is in `tests/notifier/test_destination.py`.
+What every destination must do is in `tests/notifier/delivery/test_destination.py`.
 """
 
 import json
@@ -19,11 +19,11 @@ import structlog
 from hgext.vcsreplicator.log import NOTICES, Log
 from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.event import Type
-from notifier.amqp.channel import BLOCKED
-from notifier.hgpush import lookup
-from notifier.hgpush.destination import HgPushSettings
-from notifier.hgpush.message import LARGEST
-from notifier.settings import read
+from notifier.clients.amqp.channel import BLOCKED
+from notifier.destinations.hgpush import lookup
+from notifier.destinations.hgpush.destination import HgPushSettings
+from notifier.messages.pushes import LARGEST
+from notifier.publishing.settings import read
 from testing.builders.notifier.endpoint import Reply
 from testing.builders.notifier.notices import a_notice, an_event, identifier, node, publish, publish_pushes
 from testing.builders.notifier.notifying import Notifier

@@ -14,11 +14,11 @@ import structlog
 
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import Unavailable
-from notifier.hgpush import lookup
-from notifier.hgpush.lookup import BEHIND, ChangesetLookup
-from notifier.message import Message, messages
-from notifier.public import PublicSettings
-from notifier.window import Delivery
+from notifier.delivery.window import Delivery
+from notifier.destinations.hgpush import lookup
+from notifier.destinations.hgpush.lookup import BEHIND, ChangesetLookup
+from notifier.messages.message import Message, messages
+from notifier.messages.public import PublicSettings
 from testing.builders.notifier.endpoint import Endpoint, Reply
 from testing.builders.notifier.notices import CREATED_AT, a_notice, an_event, node
 from testing.clock import HandClock

@@ -14,13 +14,13 @@ import pytest
 
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Refused, Unavailable
-from notifier.amqp import connection
-from notifier.destination import DeliveryOutcome, Destination
-from notifier.message import messages
-from notifier.pulse import listener
-from notifier.pulse.destination import PulseSettings
-from notifier.pulse.listener import ListenSettings, ReceivedMessage, listen
-from notifier.window import Delivery
+from notifier.clients.amqp import connection
+from notifier.delivery.destination import DeliveryOutcome, Destination
+from notifier.delivery.window import Delivery
+from notifier.destinations.pulse import listener
+from notifier.destinations.pulse.destination import PulseSettings
+from notifier.destinations.pulse.listener import ListenSettings, ReceivedMessage, listen
+from notifier.messages.message import messages
 from testing.builders.notifier.notices import a_notice, an_event
 from testing.builders.notifier.notifying import PUBLIC
 from testing.faults.broker import (

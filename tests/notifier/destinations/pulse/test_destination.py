@@ -16,15 +16,15 @@ from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Rejected, Unavailable
 from hgext.vcsreplicator.words.event import Type
-from notifier.amqp.channel import REFUSED, OnNack
-from notifier.condition import PartedDestination
-from notifier.destination import DeliveryOutcome, Destination
-from notifier.message import Message, messages
-from notifier.public import PublicSettings
-from notifier.pulse.destination import PulseSettings
-from notifier.pulse.message import body, payload, routing_key
-from notifier.secret import Secret
-from notifier.window import Delivery
+from notifier.clients.amqp.channel import REFUSED, OnNack
+from notifier.clients.secret import Secret
+from notifier.delivery.destination import DeliveryOutcome, Destination
+from notifier.delivery.window import Delivery
+from notifier.destinations.pulse.destination import PulseSettings
+from notifier.destinations.pulse.message import body, payload, routing_key
+from notifier.messages.message import Message, messages
+from notifier.messages.public import PublicSettings
+from notifier.publishing.condition import PartedDestination
 from testing.builders.notifier.notices import a_notice, an_event, publish, publish_pushes
 from testing.builders.notifier.notifying import Notifier, Scripted
 from testing.builders.notifier.receivers import FAST, PulseReceiver

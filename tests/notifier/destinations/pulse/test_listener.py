@@ -11,8 +11,8 @@ import kombu
 import pytest
 import structlog
 
-from notifier.pulse import listener
-from notifier.pulse.listener import ListenSettings, ReceivedMessage, listen
+from notifier.destinations.pulse import listener
+from notifier.destinations.pulse.listener import ListenSettings, ReceivedMessage, listen
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes

@@ -8,7 +8,7 @@ import pytest
 
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Unavailable
-from notifier.pulse.destination import PulseSettings
+from notifier.destinations.pulse.destination import PulseSettings
 from testing.builders.certificates import certificate
 from testing.services.rabbitmq import TlsRabbitMQ
 

@@ -13,10 +13,9 @@ import pytest
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.clock import Clock, SystemClock
 from hgext.vcsreplicator.words.errors import Rejected, ReplicationError, Unavailable
-from notifier.message import Message, messages
-from notifier.public import PublicSettings
-from notifier.sns.destination import SnsSettings
-from notifier.sns.message import (
+from notifier.delivery.window import Delivery
+from notifier.destinations.sns.destination import SnsSettings
+from notifier.destinations.sns.message import (
     MOST_BYTES,
     BatchEntry,
     attributes,
@@ -28,7 +27,8 @@ from notifier.sns.message import (
     topic_text,
     write_form,
 )
-from notifier.window import Delivery
+from notifier.messages.message import Message, messages
+from notifier.messages.public import PublicSettings
 from testing.builders.notifier.endpoint import Endpoint, Reply, Request
 from testing.builders.notifier.notices import a_notice, an_event, identifier, publish_pushes
 from testing.builders.notifier.notifying import Notifier, Scripted

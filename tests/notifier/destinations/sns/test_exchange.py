@@ -10,7 +10,7 @@ import pytest
 import urllib3
 from botocore.exceptions import HTTPClientError
 
-from notifier.sns.exchange import HttpAnswer, exchange
+from notifier.destinations.sns.exchange import HttpAnswer, exchange
 
 pytestmark = pytest.mark.processes
 

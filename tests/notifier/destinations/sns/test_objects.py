@@ -12,7 +12,7 @@ from botocore.credentials import Credentials
 from botocore.exceptions import ClientError, HTTPClientError
 
 from hgext.vcsreplicator.words.clock import SystemClock
-from notifier.sns.objects import ObjectWriter
+from notifier.destinations.sns.objects import ObjectWriter
 from testing.builders.notifier.endpoint import Endpoint, Reply, Request
 
 pytestmark = pytest.mark.processes
@@ -141,7 +141,7 @@ def test_botocore_that_works_differently_inside_stores_every_object(
     def differ(*_: object, **__: object) -> None:
         raise TypeError("unexpected keyword argument")
 
-    monkeypatch.setattr(f"notifier.sns.{part}", differ)
+    monkeypatch.setattr(f"notifier.destinations.sns.{part}", differ)
     for name in ("a", "b", "c"):
         bucket.writer.write(f"events/{name}.json", b"")
     assert [each.path for each in bucket.requests] == [f"/bucket/events/{name}.json" for name in ("a", "b", "c")]

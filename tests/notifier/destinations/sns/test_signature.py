@@ -6,7 +6,7 @@ import datetime
 import pytest
 from botocore.credentials import ReadOnlyCredentials
 
-from notifier.sns.signature import SignatureScope, signed_headers
+from notifier.destinations.sns.signature import SignatureScope, signed_headers
 
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 SCOPE = SignatureScope(region="us-east-1", service="s3")

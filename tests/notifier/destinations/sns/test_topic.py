@@ -11,10 +11,10 @@ from botocore.config import Config
 from botocore.exceptions import ClientError, HTTPClientError
 
 from hgext.vcsreplicator.words.clock import SystemClock
-from notifier.message import messages
-from notifier.public import PublicSettings
-from notifier.sns.message import BatchEntry, attributes, fifo_keys
-from notifier.sns.topic import TopicPublisher
+from notifier.destinations.sns.message import BatchEntry, attributes, fifo_keys
+from notifier.destinations.sns.topic import TopicPublisher
+from notifier.messages.message import messages
+from notifier.messages.public import PublicSettings
 from testing.builders.notifier.endpoint import Endpoint, Reply, Request
 from testing.builders.notifier.notices import a_notice, an_event
 

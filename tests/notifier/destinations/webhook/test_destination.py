@@ -21,15 +21,15 @@ from hgext.vcsreplicator.log import NOTICES, Log
 from hgext.vcsreplicator.words.clock import DAY, SystemClock
 from hgext.vcsreplicator.words.errors import Rejected, Unavailable
 from hgext.vcsreplicator.words.event import Type
-from notifier.condition import PartedDestination
-from notifier.message import messages
-from notifier.reading import describe_missing
-from notifier.webhook.deliveries import AttemptEnd, Deliveries, DeliveryState
-from notifier.webhook.destination import FILTER_FAILED, WebhookSettings
-from notifier.webhook.statements import LAST_ERROR
-from notifier.webhook.subscription import Order, Subscription
-from notifier.webhook.subscriptions import StoredSubscription, SubscriptionTable
-from notifier.window import Delivery
+from notifier.delivery.window import Delivery
+from notifier.destinations.webhook.deliveries import AttemptEnd, Deliveries, DeliveryState
+from notifier.destinations.webhook.destination import FILTER_FAILED, WebhookSettings
+from notifier.destinations.webhook.statements import LAST_ERROR
+from notifier.destinations.webhook.subscription import Order, Subscription
+from notifier.destinations.webhook.subscriptions import StoredSubscription, SubscriptionTable
+from notifier.messages.message import messages
+from notifier.publishing.condition import PartedDestination
+from notifier.publishing.reading import describe_missing
 from testing.builders.notifier.endpoint import Endpoint, Reply, Request
 from testing.builders.notifier.notices import a_notice, an_event, publish, publish_pushes
 from testing.builders.notifier.notifying import FAST, PUBLIC, Notifier
@@ -445,7 +445,7 @@ def test_stop_ends_attempts_at_an_endpoint_that_hangs_and_the_next_start_repeats
     deliveries: Deliveries,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("notifier.webhook.dispatcher.CLOSE_PATIENCE", 0.1)
+    monkeypatch.setattr("notifier.destinations.webhook.dispatcher.CLOSE_PATIENCE", 0.1)
     hang = threading.Event()
     with Endpoint(lambda request: Reply(hang=hang)) as endpoint:
         started = replace(settings, subscriptions={"a": to(endpoint, timeout=120)})

@@ -12,12 +12,12 @@ import pytest
 from prometheus_client import REGISTRY
 
 from hgext.vcsreplicator.words.clock import DAY
-from notifier.message import messages
-from notifier.webhook import dispatcher
-from notifier.webhook.deliveries import AttemptEnd, Deliveries
-from notifier.webhook.destination import Webhooks, WebhookSettings
-from notifier.webhook.subscription import Subscription
-from notifier.window import Delivery
+from notifier.delivery.window import Delivery
+from notifier.destinations.webhook import dispatcher
+from notifier.destinations.webhook.deliveries import AttemptEnd, Deliveries
+from notifier.destinations.webhook.destination import Webhooks, WebhookSettings
+from notifier.destinations.webhook.subscription import Subscription
+from notifier.messages.message import messages
 from testing.builders.notifier.endpoint import Endpoint, Reply
 from testing.builders.notifier.notices import a_notice, an_event
 from testing.builders.notifier.notifying import FAST, PUBLIC

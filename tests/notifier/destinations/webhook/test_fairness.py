@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from notifier.webhook.fairness import Member, Queues, WaitingDelivery
+from notifier.destinations.webhook.fairness import Member, Queues, WaitingDelivery
 
 
 def queues(*members: Member, workers: int = 10) -> Queues:

@@ -3,7 +3,7 @@
 
 import pytest
 
-from notifier.webhook.filter import FilterFailed, check_filter, matches
+from notifier.destinations.webhook.filter import FilterFailed, check_filter, matches
 
 HEADS = [f"{number:040x}" for number in range(1000)]
 LARGE = {"type": "changegroup.1", "data": {"repo_url": "https://hg.example/try", "heads": HEADS}}

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from notifier.webhook import request
-from notifier.webhook.addresses import Forbidden, allowed, resolve
-from notifier.webhook.deliveries import DeliveryAttempt
-from notifier.webhook.request import (
+from notifier.destinations.webhook import request
+from notifier.destinations.webhook.addresses import Forbidden, allowed, resolve
+from notifier.destinations.webhook.deliveries import DeliveryAttempt
+from notifier.destinations.webhook.request import (
     AttemptResult,
     DeliveryVerdict,
     RequestSender,
@@ -25,8 +25,8 @@ from notifier.webhook.request import (
     judge,
     signed_headers,
 )
-from notifier.webhook.signing import signing_key
-from notifier.webhook.subscription import Subscription
+from notifier.destinations.webhook.signing import signing_key
+from notifier.destinations.webhook.subscription import Subscription
 from testing.builders.certificates import certificate
 from testing.builders.notifier.endpoint import Endpoint, Reply, Request
 from testing.faults.broker import FakeBroker
@@ -223,7 +223,7 @@ def test_endpoint_that_does_not_answer_in_time_is_to_be_tried_again() -> None:
 
 def test_endpoint_may_take_the_whole_timeout_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the connection has a limit of its own."""
-    monkeypatch.setattr("notifier.webhook.request.CONNECT_PATIENCE", 0.2)
+    monkeypatch.setattr("notifier.destinations.webhook.request.CONNECT_PATIENCE", 0.2)
     never = threading.Event()
 
     def late(request: Request) -> Reply:

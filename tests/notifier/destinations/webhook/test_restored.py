@@ -13,10 +13,10 @@ import structlog
 
 from hgext.vcsreplicator.log import NOTICES, Log
 from hgext.vcsreplicator.words.errors import Unavailable
-from notifier.reading import group
-from notifier.webhook.deliveries import Deliveries
-from notifier.webhook.destination import WebhookSettings
-from notifier.webhook.subscription import Subscription
+from notifier.destinations.webhook.deliveries import Deliveries
+from notifier.destinations.webhook.destination import WebhookSettings
+from notifier.destinations.webhook.subscription import Subscription
+from notifier.publishing.reading import group
 from testing.builders.notifier.endpoint import Endpoint
 from testing.builders.notifier.notices import publish_pushes
 from testing.builders.notifier.notifying import FAST, Notifier

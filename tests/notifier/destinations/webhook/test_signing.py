@@ -13,8 +13,8 @@ from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.demo.layout import PROGRAM
 from hgext.vcsreplicator.service import EXIT_CONFIG
 from hgext.vcsreplicator.words.errors import BadConfig, Refused
-from notifier.secret import Secret
-from notifier.webhook.signing import WrongKey, find_wrong, read_keys, signing_key
+from notifier.clients.secret import Secret
+from notifier.destinations.webhook.signing import WrongKey, find_wrong, read_keys, signing_key
 
 
 def a_text(size: int) -> str:

@@ -6,21 +6,11 @@ from pathlib import Path
 import pytest
 
 from hgext.vcsreplicator.log import Log
-from notifier.decode.decoding import Tools
-from notifier.decode.documents import load_schemas
-from notifier.decode.geo import open_geo
-from notifier.decode.settings import SHIPPED
-from notifier.raw import raw_topic
-from testing.builders.notifier.submissions import write_cities, write_geo
-
-
-@pytest.fixture(scope="session")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with `geo.mmdb` and `cities.txt`."""
-    folder = tmp_path_factory.mktemp("places")
-    write_geo(folder / "geo.mmdb")
-    write_cities(folder / "cities.txt")
-    return folder
+from notifier.messages.raw import raw_topic
+from notifier.services.decode.decoding import Tools
+from notifier.services.decode.documents import load_schemas
+from notifier.services.decode.geo import open_geo
+from notifier.services.decode.settings import SHIPPED
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,8 @@
 
 import pytest
 
-from notifier.decode import agent
-from notifier.decode.agent import read_agent
+from notifier.services.decode import agent
+from notifier.services.decode.agent import read_agent
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,12 @@ from click.testing import CliRunner
 from hgext.vcsreplicator.cli.decode import command
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Refused
-from notifier.decode import batch
-from notifier.decode.batch import decode_files, find_files
-from notifier.decode.decoding import Tools, decode, list_identities
-from notifier.decode.repeats import Repeats, open_repeats
-from notifier.decode.settings import DecodeSettings
-from notifier.raw import RawMessage, from_line, to_line
+from notifier.messages.raw import RawMessage, from_line, to_line
+from notifier.services.decode import batch
+from notifier.services.decode.batch import decode_files, find_files
+from notifier.services.decode.decoding import Tools, decode, list_identities
+from notifier.services.decode.repeats import Repeats, open_repeats
+from notifier.services.decode.settings import DecodeSettings
 from testing.builders.notifier.submissions import a_document, a_raw, uri_of
 
 

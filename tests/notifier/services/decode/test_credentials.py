@@ -11,9 +11,9 @@ import pytest
 
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import Unavailable
-from notifier.decode.repeats import RedisIds
-from notifier.decode.settings import DecodeSettings
-from notifier.secret import Secret
+from notifier.clients.secret import Secret
+from notifier.services.decode.repeats import RedisIds
+from notifier.services.decode.settings import DecodeSettings
 from testing.services.rabbitmq import RabbitMQ
 from testing.services.redis import Redis
 from testing.waiting import eventually

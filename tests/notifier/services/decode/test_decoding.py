@@ -3,7 +3,7 @@
 
 The golden files have what becomes of a raw message each. Write them again after an intended change:
 
-    python -m tests.notifier.decode.test_decoding
+    python -m tests.notifier.services.decode.test_decoding
 """
 
 import base64
@@ -25,16 +25,16 @@ from hypothesis import strategies as st
 
 from hgext.vcsreplicator.words.records import ErrorRecord
 from hgext.vcsreplicator.words.shape import from_json
-from notifier.decode import decoding
-from notifier.decode.decoding import Decoded, Tools, decode, reject_repeat
-from notifier.decode.documents import DocumentSchemas, load_schemas
-from notifier.decode.geo import GeoLookup, open_geo
-from notifier.decode.rejection import DecodeReject, ErrorType
-from notifier.decode.rejects import error_record
-from notifier.decode.settings import SHIPPED
-from notifier.decode.sources import RawArrival
-from notifier.edge.settings import HEAD_BYTES
-from notifier.raw import PRIVATE, RawMessage, from_line, to_line
+from notifier.messages.raw import PRIVATE, RawMessage, from_line, to_line
+from notifier.services.decode import decoding
+from notifier.services.decode.decoding import Decoded, Tools, decode, reject_repeat
+from notifier.services.decode.documents import DocumentSchemas, load_schemas
+from notifier.services.decode.geo import GeoLookup, open_geo
+from notifier.services.decode.rejection import DecodeReject, ErrorType
+from notifier.services.decode.rejects import error_record
+from notifier.services.decode.settings import SHIPPED
+from notifier.services.decode.sources import RawArrival
+from notifier.services.edge.settings import HEAD_BYTES
 from testing.builders.notifier.submissions import (
     BERLIN,
     ENGLAND,
@@ -53,9 +53,9 @@ from testing.services.cache import CHECKOUT
 
 GOLDEN = Path(__file__).with_name("golden")
 # The schema of what the decoder adds to a document.
-DECODED = json.loads((CHECKOUT / "notifier/schemas/decoded.1.json").read_text())
+DECODED = json.loads((CHECKOUT / "notifier/messages/schemas/decoded.1.json").read_text())
 # The schema of where it adds that to the body.
-INGESTION = json.loads((CHECKOUT / "notifier/schemas/ingestion.1.json").read_text())
+INGESTION = json.loads((CHECKOUT / "notifier/messages/schemas/ingestion.1.json").read_text())
 
 # What a client may be recognized by.
 PLANTED = ("203.0.113.7", "203-0-113-7", "203_0_113_7", "2001:db8::7", "planted-agent")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from hgext.vcsreplicator.words.errors import BadConfig
-from notifier.decode.documents import load_schemas
-from notifier.decode.payload import read_object
-from notifier.decode.rejection import DecodingError
+from notifier.services.decode.documents import load_schemas
+from notifier.services.decode.payload import read_object
+from notifier.services.decode.rejection import DecodingError
 
 
 def folder_of(folder: Path, schema: Any, name: str = "thing.1") -> str:

@@ -16,17 +16,17 @@ import pytest
 from hgext.vcsreplicator.log import ERRORS, LARGEST, NewRecord
 from hgext.vcsreplicator.words.clock import DAY, Clock
 from hgext.vcsreplicator.words.errors import Rejected
-from notifier.amqp.frames import OutgoingMessage
-from notifier.decode import loop
-from notifier.decode.decoding import Decoded, Tools
-from notifier.decode.documents import load_schemas
-from notifier.decode.loop import DecodeLoop
-from notifier.decode.rejects import raw_of
-from notifier.decode.repeats import Repeats, open_repeats
-from notifier.decode.routing import Outputs
-from notifier.decode.settings import SHIPPED, DecodeSettings
-from notifier.decode.sources import GROUP, LogSource, QueueSource, RawArrival, RawSource
-from notifier.raw import from_line, raw_topic, to_line
+from notifier.clients.amqp.frames import OutgoingMessage
+from notifier.messages.raw import from_line, raw_topic, to_line
+from notifier.services.decode import loop
+from notifier.services.decode.decoding import Decoded, Tools
+from notifier.services.decode.documents import load_schemas
+from notifier.services.decode.loop import DecodeLoop
+from notifier.services.decode.rejects import raw_of
+from notifier.services.decode.repeats import Repeats, open_repeats
+from notifier.services.decode.routing import Outputs
+from notifier.services.decode.settings import SHIPPED, DecodeSettings
+from notifier.services.decode.sources import GROUP, LogSource, QueueSource, RawArrival, RawSource
 from testing.builders.log.memorylog import MemoryLog, TopicPartition
 from testing.builders.notifier.decoding import ids, numbered, records, rejects, settings_in, submit
 from testing.builders.notifier.notices import with_topics

@@ -6,8 +6,8 @@ import gzip
 import pytest
 import zstandard
 
-from notifier.decode.payload import unpack
-from notifier.decode.rejection import DecodingError
+from notifier.services.decode.payload import unpack
+from notifier.services.decode.rejection import DecodingError
 
 PARTS = {"gzip": gzip.compress(b"1", mtime=0), "zstd": zstandard.ZstdCompressor().compress(b"1")}
 

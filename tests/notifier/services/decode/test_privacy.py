@@ -27,18 +27,18 @@ from hypothesis import strategies as st
 
 from hgext.vcsreplicator.log import ERRORS, NewRecord
 from hgext.vcsreplicator.words.clock import SystemClock
-from notifier.decode.decoding import Tools
-from notifier.decode.documents import DocumentSchemas, load_schemas
-from notifier.decode.geo import GeoLookup, open_geo
-from notifier.decode.loop import DecodeLoop
-from notifier.decode.rejection import ErrorType
-from notifier.decode.repeats import Repeats
-from notifier.decode.routing import Outputs
-from notifier.decode.settings import SHIPPED, DecodeSettings
-from notifier.decode.sources import RawArrival
-from notifier.raw import RawMessage, to_line
+from notifier.messages.raw import RawMessage, to_line
+from notifier.services.decode.decoding import Tools
+from notifier.services.decode.documents import DocumentSchemas, load_schemas
+from notifier.services.decode.geo import GeoLookup, open_geo
+from notifier.services.decode.loop import DecodeLoop
+from notifier.services.decode.rejection import ErrorType
+from notifier.services.decode.repeats import Repeats
+from notifier.services.decode.routing import Outputs
+from notifier.services.decode.settings import SHIPPED, DecodeSettings
+from notifier.services.decode.sources import RawArrival
 from testing.builders.notifier.submissions import HGPUSH, TELEMETRY, a_document, a_raw
-from tests.notifier.decode.test_decoding import PLANTED, BrokenDatabase, agents, forwarded
+from tests.notifier.services.decode.test_decoding import PLANTED, BrokenDatabase, agents, forwarded
 
 # Innocent bodies, each read in another way.
 BODIES = (

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from hgext.vcsreplicator.log import Log
-from notifier.decode.settings import DecodeSettings
-from notifier.raw import to_line
+from notifier.messages.raw import to_line
+from notifier.services.decode.settings import DecodeSettings
 from testing.builders.notifier.decoding import numbered, put, rejects, settings_in, take_ids, waiting
 from testing.services.redis import Redis
 from testing.waiting import eventually

@@ -14,11 +14,11 @@ import structlog
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Unavailable
-from notifier.amqp.channel import BLOCKED
-from notifier.amqp.frames import OutgoingMessage
-from notifier.decode.queues import OutputQueues, open_input
-from notifier.decode.sources import GROUP
-from notifier.raw import to_line
+from notifier.clients.amqp.channel import BLOCKED
+from notifier.clients.amqp.frames import OutgoingMessage
+from notifier.messages.raw import to_line
+from notifier.services.decode.queues import OutputQueues, open_input
+from notifier.services.decode.sources import GROUP
 from testing.builders.notifier.decoding import (
     decoding,
     numbered,

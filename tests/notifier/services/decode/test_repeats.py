@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from notifier.decode import repeats
-from notifier.decode.repeats import SqliteIds
+from notifier.services.decode import repeats
+from notifier.services.decode.repeats import SqliteIds
 from testing.clock import HandClock
 
 REMEMBER = 1000.0

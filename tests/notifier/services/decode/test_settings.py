@@ -12,9 +12,9 @@ import pytest
 
 from hgext.vcsreplicator.config import load
 from hgext.vcsreplicator.words.errors import BadConfig
-from notifier.decode.documents import load_schemas
-from notifier.decode.geo import client_address, open_geo, read_cities
-from notifier.decode.settings import DecodeSettings, MessagePlace, PlaceKind
+from notifier.services.decode.documents import load_schemas
+from notifier.services.decode.geo import client_address, open_geo, read_cities
+from notifier.services.decode.settings import DecodeSettings, MessagePlace, PlaceKind
 from testing.services.cache import CHECKOUT
 
 

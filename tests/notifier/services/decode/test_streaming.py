@@ -27,14 +27,14 @@ from hgext.vcsreplicator.log import ERRORS, Log
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import BadConfig, Fenced
-from notifier.decode import streaming
-from notifier.decode.loop import BATCH
-from notifier.decode.rejects import raw_of
-from notifier.decode.repeats import Repeats, open_repeats
-from notifier.decode.settings import SHIPPED, DecodeSettings
-from notifier.decode.sources import GROUP
-from notifier.destination import DOWN
-from notifier.raw import NOTIFIER, ORIGIN, raw_topic, to_line
+from notifier.delivery.destination import DOWN
+from notifier.messages.raw import NOTIFIER, ORIGIN, raw_topic, to_line
+from notifier.services.decode import streaming
+from notifier.services.decode.loop import BATCH
+from notifier.services.decode.rejects import raw_of
+from notifier.services.decode.repeats import Repeats, open_repeats
+from notifier.services.decode.settings import SHIPPED, DecodeSettings
+from notifier.services.decode.sources import GROUP
 from testing.builders.notifier.decoding import (
     decoding,
     ids,

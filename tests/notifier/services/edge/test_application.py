@@ -8,7 +8,7 @@ import pytest
 
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.version import VERSION
-from notifier.raw import NOTIFIER, NOTIFIER_TYPES, ORIGIN
+from notifier.messages.raw import NOTIFIER, NOTIFIER_TYPES, ORIGIN
 from testing.builders.notifier.submitting import SOME, TYPE, Edge, ask, connect, number_uuid, post, statuses, taken
 
 pytestmark = pytest.mark.processes

@@ -11,8 +11,8 @@ import pytest
 import structlog
 
 from hgext.vcsreplicator.words.errors import BadConfig
-from notifier.edge import diskqueue
-from notifier.edge.diskqueue import DiskQueue
+from notifier.services.edge import diskqueue
+from notifier.services.edge.diskqueue import DiskQueue
 
 LIMIT = 10**6
 

@@ -13,8 +13,8 @@ import structlog
 
 from hgext.vcsreplicator.log import Log, NewRecord, Topic
 from hgext.vcsreplicator.words.errors import BadConfig, Rejected, Unavailable
-from notifier.edge.diskqueue import DiskQueue
-from notifier.edge.intake import EdgeIntake, Outcome
+from notifier.services.edge.diskqueue import DiskQueue
+from notifier.services.edge.intake import EdgeIntake, Outcome
 from testing.builders.log.memorylog import MemoryLog
 from testing.waiting import PATIENCE, eventually
 

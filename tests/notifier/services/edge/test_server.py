@@ -13,9 +13,9 @@ import pytest
 from hgext.vcsreplicator import service
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.errors import BadConfig
-from notifier.edge import server
-from notifier.edge.intake import EdgeIntake, Outcome
-from notifier.edge.settings import HEAD_BYTES, EdgeSettings
+from notifier.services.edge import server
+from notifier.services.edge.intake import EdgeIntake, Outcome
+from notifier.services.edge.settings import HEAD_BYTES, EdgeSettings
 from testing.builders.notifier.submitting import SOME, Edge, ask, connect, log_away, post, read_all, statuses, taken
 from testing.services.cache import CHECKOUT
 from testing.waiting import PATIENCE, eventually

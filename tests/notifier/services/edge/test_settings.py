@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import notifier.edge
+import notifier.services.edge
 from hgext.vcsreplicator import service
 from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.config import load
 from hgext.vcsreplicator.log import check_message
 from hgext.vcsreplicator.words.errors import BadConfig
-from notifier.edge.settings import HEAD_BYTES, LARGEST_BODY, EdgeSettings
-from notifier.raw import RawMessage, to_record
+from notifier.messages.raw import RawMessage, to_record
+from notifier.services.edge.settings import HEAD_BYTES, LARGEST_BODY, EdgeSettings
 
 FILE = 'log = "sqlite:///nowhere/log.db"\n'
 
@@ -78,7 +78,7 @@ def test_config_check_reads_the_section(tmp_path: Path, section: str, said: str)
 
 def test_without_the_extra_one_line_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    for package, module in (notifier.edge, "server"), (service, "asgi"):
+    for package, module in (notifier.services.edge, "server"), (service, "asgi"):
         monkeypatch.delitem(sys.modules, f"{package.__name__}.{module}", raising=False)
         monkeypatch.delattr(package, module, raising=False)
     (tmp_path / "c.toml").write_text(f'{FILE}[edge]\nlisten = "127.0.0.1:1"\n')

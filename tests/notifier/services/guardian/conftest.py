@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from notifier.guardian.broker import connected
-from notifier.guardian.clients import Clients
-from notifier.guardian.management import Management
-from notifier.guardian.settings import GuardianSettings
+from notifier.services.guardian.broker import connected
+from notifier.services.guardian.clients import Clients
+from notifier.services.guardian.management import Management
+from notifier.services.guardian.settings import GuardianSettings
 from testing.builders.notifier.mailbox import Mailbox
 
 FILE = "guardian.toml"

@@ -11,23 +11,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.notifier.guardian.conftest import FILE, Guarded
 
 from hgext.vcsreplicator.words.clock import SystemClock
-from notifier.guardian import clients, trial
-from notifier.guardian.checking import check
-from notifier.guardian.requirements import CheckMark, CheckResult, Requirement
-from notifier.guardian.sampling import Sample
-from notifier.guardian.settings import Deletion, GuardianSettings
-from notifier.guardian.watching import QueueWatch
-from notifier.message import messages
-from notifier.public import PublicSettings
-from notifier.pulse.destination import PulseSettings
-from notifier.pulse.listener import ListenSettings, listen
-from notifier.window import Delivery
+from notifier.delivery.window import Delivery
+from notifier.destinations.pulse.destination import PulseSettings
+from notifier.destinations.pulse.listener import ListenSettings, listen
+from notifier.messages.message import messages
+from notifier.messages.public import PublicSettings
+from notifier.services.guardian import clients, trial
+from notifier.services.guardian.checking import check
+from notifier.services.guardian.requirements import CheckMark, CheckResult, Requirement
+from notifier.services.guardian.sampling import Sample
+from notifier.services.guardian.settings import Deletion, GuardianSettings
+from notifier.services.guardian.watching import QueueWatch
 from testing.builders.notifier.notices import a_notice, an_event
 from testing.services.cache import CHECKOUT
 from testing.waiting import eventually
-from tests.notifier.guardian.conftest import FILE, Guarded
 
 pytestmark = pytest.mark.processes
 
@@ -62,7 +62,7 @@ def test_a_broker_in_order_fails_nothing_and_keeps_nothing_of_the_trial(
 ) -> None:
     # Users are the broker's, not the virtual host's: other tests make such clients at the same time.
     drawn = secrets.token_hex(4)
-    monkeypatch.setattr("notifier.guardian.checking.secrets.token_hex", lambda _: drawn)
+    monkeypatch.setattr("notifier.services.guardian.checking.secrets.token_hex", lambda _: drawn)
     settings = replace(guarded.settings, delete=Deletion.UNUSED)
     with closing(QueueWatch(settings, FILE)) as watch:
         watch.round()

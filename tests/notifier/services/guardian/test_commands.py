@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.notifier.guardian.conftest import Guarded, some_settings
 
 from hgext.vcsreplicator.cli.guardian import _open_token_file
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.service import EXIT_CONFIG
 from hgext.vcsreplicator.words.errors import Refused
-from notifier.database import alone
-from notifier.guardian.broker import connected
-from notifier.guardian.settings import GuardianSettings
+from notifier.clients.database import alone
+from notifier.services.guardian.broker import connected
+from notifier.services.guardian.settings import GuardianSettings
 from testing.builders.notifier.mailbox import Mailbox
 from testing.waiting import eventually
 from testing.warm import CLI, PROGRAM, warm_starts
-from tests.notifier.guardian.conftest import Guarded, some_settings
 
 pytestmark = pytest.mark.processes
 

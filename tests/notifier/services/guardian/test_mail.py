@@ -7,17 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.notifier.guardian.conftest import some_settings
 
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.words.errors import Rejected, Unavailable
-from notifier.guardian import mail
-from notifier.guardian.mail import LISTED, MailServer, compose
-from notifier.guardian.settings import GuardianSettings
-from notifier.guardian.state import QueueReport
-from notifier.secret import Secret
+from notifier.clients.secret import Secret
+from notifier.services.guardian import mail
+from notifier.services.guardian.mail import LISTED, MailServer, compose
+from notifier.services.guardian.settings import GuardianSettings
+from notifier.services.guardian.state import QueueReport
 from testing.builders.notifier.mailbox import PASSWORD, Mailbox
 from testing.faults.broker import FakeBroker
-from tests.notifier.guardian.conftest import some_settings
 
 OWNER = "owner@x.example"
 

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.notifier.guardian.conftest import FILE, Guarded, some_settings
 
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
-from notifier.guardian import management as module
-from notifier.guardian.management import Management
-from notifier.guardian.settings import GuardianSettings
-from notifier.secret import Secret
-from tests.notifier.guardian.conftest import FILE, Guarded, some_settings
+from notifier.clients.secret import Secret
+from notifier.services.guardian import management as module
+from notifier.services.guardian.management import Management
+from notifier.services.guardian.settings import GuardianSettings
 
 pytestmark = pytest.mark.processes
 

@@ -7,9 +7,9 @@ import pytest
 
 from hgext.vcsreplicator.config import load
 from hgext.vcsreplicator.words.errors import BadConfig
-from notifier.guardian.settings import GuardianSettings
+from notifier.services.guardian.settings import GuardianSettings
 
-DOCS = Path(__file__).parents[3] / "docs/guardian.md"
+DOCS = Path(__file__).parents[4] / "docs/guardian.md"
 RIGHT = {
     "management-url": '"http://127.0.0.1:15672"',
     "broker-url": '"amqp://127.0.0.1/"',

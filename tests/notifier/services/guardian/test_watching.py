@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 import structlog
+from tests.notifier.guardian.conftest import FILE, OPERATOR, Guarded, some_settings
 
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
-from notifier.database import alone
-from notifier.guardian import watching
-from notifier.guardian.broker import DeletionOutcome, connected, delete_queue
-from notifier.guardian.filling import QueueStep
-from notifier.guardian.settings import Deletion, GuardianSettings
-from notifier.guardian.state import GuardianState
-from notifier.guardian.watching import LOST_REPORTS, QUEUES, WAITING, QueueFinding, QueueWatch, keep_watching
+from notifier.clients.database import alone
+from notifier.services.guardian import watching
+from notifier.services.guardian.broker import DeletionOutcome, connected, delete_queue
+from notifier.services.guardian.filling import QueueStep
+from notifier.services.guardian.settings import Deletion, GuardianSettings
+from notifier.services.guardian.state import GuardianState
+from notifier.services.guardian.watching import LOST_REPORTS, QUEUES, WAITING, QueueFinding, QueueWatch, keep_watching
 from testing.builders.notifier.mailbox import Mailbox
 from testing.waiting import eventually
-from tests.notifier.guardian.conftest import FILE, OPERATOR, Guarded, some_settings
 
 pytestmark = pytest.mark.processes
 
@@ -365,7 +365,7 @@ def test_odd_queues_are_counted(guarded: Guarded, watch: QueueWatch) -> None:
 
 
 def test_queues_are_read_page_by_page(guarded: Guarded, watch: QueueWatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("notifier.guardian.management.PAGE", 2)
+    monkeypatch.setattr("notifier.services.guardian.management.PAGE", 2)
     me = guarded.add()
     names = {guarded.queue(me, name) for name in "abcde"}
     assert {each.queue.name for each in watch.round()} == names

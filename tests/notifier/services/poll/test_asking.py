@@ -12,8 +12,8 @@ import pytest
 
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Unavailable
-from notifier.poll.asking import AnswerTooLarge, Asker
-from notifier.poll.settings import PollSettings
+from notifier.services.poll.asking import AnswerTooLarge, Asker
+from notifier.services.poll.settings import PollSettings
 
 pytestmark = pytest.mark.processes
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgext.vcsreplicator.words.errors import MalformedEvent
-from notifier.hgpush.message import PushesAnswer, QueuedPush
-from notifier.poll.following import (
+from notifier.messages.pushes import PushesAnswer, QueuedPush
+from notifier.services.poll.following import (
     CHANGESETS,
     PUSHES,
     Followed,

@@ -24,15 +24,15 @@ import structlog
 
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
-from notifier.amqp.channel import BLOCKED
-from notifier.destination import DOWN
-from notifier.hgpush.message import LARGEST, QueuedPush, read_answer
-from notifier.poll import asking, poller
-from notifier.poll.asking import AnswerTooLarge, Asked, Asker, HostUnavailable
-from notifier.poll.following import Followed
-from notifier.poll.poller import Poller
-from notifier.poll.settings import OnReplaced, PollSettings, StartAt
-from notifier.poll.state import PollDatabase
+from notifier.clients.amqp.channel import BLOCKED
+from notifier.delivery.destination import DOWN
+from notifier.messages.pushes import LARGEST, QueuedPush, read_answer
+from notifier.services.poll import asking, poller
+from notifier.services.poll.asking import AnswerTooLarge, Asked, Asker, HostUnavailable
+from notifier.services.poll.following import Followed
+from notifier.services.poll.poller import Poller
+from notifier.services.poll.settings import OnReplaced, PollSettings, StartAt
+from notifier.services.poll.state import PollDatabase
 from testing.builders.master.pushhost import HostReply, PushHost
 from testing.services.rabbitmq import AUTHORIZATION, RabbitMQ
 from testing.waiting import eventually

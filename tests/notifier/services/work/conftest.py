@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from notifier.work import commandserver
+from notifier.services.work import commandserver
 from testing.builders.notifier.working import HgQueueSender
 from testing.warm_hg import shared_hg
 

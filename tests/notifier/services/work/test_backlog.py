@@ -4,9 +4,9 @@
 import dataclasses
 
 from hgext.vcsreplicator.words.retry import Backoff
-from notifier.hgpush.message import HgPushMessage
-from notifier.work.backlog import MOST, SLOW, MessageBacklog, TakenMessage
-from notifier.work.database import RepositoryKey
+from notifier.messages.pushes import HgPushMessage
+from notifier.services.work.backlog import MOST, SLOW, MessageBacklog, TakenMessage
+from notifier.services.work.database import RepositoryKey
 
 RETRY = Backoff(first=10.0, longest=100.0, jitter=0.0)
 

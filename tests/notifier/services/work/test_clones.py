@@ -26,10 +26,10 @@ import pytest
 
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
-from notifier.work import clones, commandserver
-from notifier.work.clones import Clones, CloneUnavailable
-from notifier.work.commandserver import CommandServer, HgFailed
-from notifier.work.database import ChangesetRecord, RepositoryKey
+from notifier.services.work import clones, commandserver
+from notifier.services.work.clones import Clones, CloneUnavailable
+from notifier.services.work.commandserver import CommandServer, HgFailed
+from notifier.services.work.database import ChangesetRecord, RepositoryKey
 from testing.builders.notifier.working import HgHost, hg
 from testing.waiting import eventually
 

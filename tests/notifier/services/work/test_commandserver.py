@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from hgext.vcsreplicator.words.errors import Unavailable
-from notifier.work import commandserver
-from notifier.work.commandserver import CommandServer, HgFailed, TooMuchPrinted
+from notifier.services.work import commandserver
+from notifier.services.work.commandserver import CommandServer, HgFailed, TooMuchPrinted
 from testing.builders.notifier.working import HgHost, hg
 from testing.waiting import eventually
 

@@ -15,10 +15,10 @@ import pytest
 from sqlalchemy import text
 
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
-from notifier.hgpush.message import QueuedPush
-from notifier.secret import Secret
-from notifier.work import database
-from notifier.work.database import ChangesetRecord, RepositoryKey, WorkDatabase
+from notifier.clients.secret import Secret
+from notifier.messages.pushes import QueuedPush
+from notifier.services.work import database
+from notifier.services.work.database import ChangesetRecord, RepositoryKey, WorkDatabase
 
 pytestmark = pytest.mark.processes
 

@@ -5,12 +5,12 @@ import pytest
 import structlog
 
 from hgext.vcsreplicator.words.clock import SystemClock
-from notifier.destination import DeliveryOutcome
-from notifier.work import deadletters
-from notifier.work.database import RepositoryKey
-from notifier.work.deadletters import DeadLetters
-from notifier.work.recording import headers_of
-from notifier.work.settings import WorkSettings
+from notifier.delivery.destination import DeliveryOutcome
+from notifier.services.work import deadletters
+from notifier.services.work.database import RepositoryKey
+from notifier.services.work.deadletters import DeadLetters
+from notifier.services.work.recording import headers_of
+from notifier.services.work.settings import WorkSettings
 
 URL = "https://hg.example/x"
 

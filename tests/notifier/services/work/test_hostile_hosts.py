@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from hgext.vcsreplicator.words.errors import Unavailable
-from notifier.work.clones import Clones, CloneUnavailable
-from notifier.work.commandserver import CommandServer, HgFailed
-from notifier.work.database import ChangesetRecord, RepositoryKey
+from notifier.services.work.clones import Clones, CloneUnavailable
+from notifier.services.work.commandserver import CommandServer, HgFailed
+from notifier.services.work.database import ChangesetRecord, RepositoryKey
 from testing.builders.notifier.hostile import HostileHost, backup_files, bundle, interrupted, part
 from testing.builders.notifier.working import HgHost, hg
 from testing.waiting import eventually

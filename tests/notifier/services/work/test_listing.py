@@ -10,10 +10,10 @@ from click.testing import CliRunner, Result
 
 from hgext.vcsreplicator.cli.pushes import command
 from hgext.vcsreplicator.words.errors import BadConfig, Refused
-from notifier.hgpush.message import QueuedPush, from_body
-from notifier.work.backlog import TakenMessage
-from notifier.work.database import ChangesetRecord, RepositoryKey, WorkDatabase
-from notifier.work.parking import ParkedMessages
+from notifier.messages.pushes import QueuedPush, from_body
+from notifier.services.work.backlog import TakenMessage
+from notifier.services.work.database import ChangesetRecord, RepositoryKey, WorkDatabase
+from notifier.services.work.parking import ParkedMessages
 
 pytestmark = pytest.mark.processes
 

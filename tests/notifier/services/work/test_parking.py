@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from notifier.hgpush.message import LARGEST, QueuedPush, to_body
-from notifier.work.backlog import TakenMessage
-from notifier.work.database import WorkDatabase
-from notifier.work.parking import ParkedMessages
-from notifier.work.recording import read_message
+from notifier.messages.pushes import LARGEST, QueuedPush, to_body
+from notifier.services.work.backlog import TakenMessage
+from notifier.services.work.database import WorkDatabase
+from notifier.services.work.parking import ParkedMessages
+from notifier.services.work.recording import read_message
 
 pytestmark = pytest.mark.processes
 

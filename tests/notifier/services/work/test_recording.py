@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from notifier.hgpush.message import QueuedPush
-from notifier.work import clones
-from notifier.work.clones import Clones
-from notifier.work.commandserver import CommandServer
-from notifier.work.database import RepositoryKey, WorkDatabase
-from notifier.work.recording import record_pushes
+from notifier.messages.pushes import QueuedPush
+from notifier.services.work import clones
+from notifier.services.work.clones import Clones
+from notifier.services.work.commandserver import CommandServer
+from notifier.services.work.database import RepositoryKey, WorkDatabase
+from notifier.services.work.recording import record_pushes
 from testing.builders.notifier.working import HgHost, hg, recorded
 
 pytestmark = pytest.mark.processes

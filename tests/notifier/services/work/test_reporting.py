@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from hgext.vcsreplicator.words.errors import BadConfig
-from notifier.secret import Secret
-from notifier.work.commandserver import HgFailed
-from notifier.work.reporting import FailureReporter
+from notifier.clients.secret import Secret
+from notifier.services.work.commandserver import HgFailed
+from notifier.services.work.reporting import FailureReporter
 from testing.builders.notifier.endpoint import Endpoint
 
 pytestmark = pytest.mark.processes

@@ -19,11 +19,11 @@ from celery import signals
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.retry import Backoff
-from notifier.hgpush.message import QueuedPush
-from notifier.work import clones, tasks
-from notifier.work.database import RepositoryKey, WorkDatabase
-from notifier.work.settings import WorkSettings
-from notifier.work.tasks import TaskRecorder
+from notifier.messages.pushes import QueuedPush
+from notifier.services.work import clones, tasks
+from notifier.services.work.database import RepositoryKey, WorkDatabase
+from notifier.services.work.settings import WorkSettings
+from notifier.services.work.tasks import TaskRecorder
 from testing.builders.notifier.working import HgHost, HgQueueSender, recorded
 from testing.waiting import eventually
 from testing.warm import CLI, PROGRAM, warm_starts

@@ -25,13 +25,13 @@ from sqlalchemy.exc import DBAPIError
 
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.retry import Backoff
-from notifier.amqp.channel import BLOCKED
-from notifier.destination import DOWN
-from notifier.hgpush.message import QueuedPush
-from notifier.work import backlog, clones, parking, worker
-from notifier.work import database as database_module
-from notifier.work.database import RepositoryKey, WorkDatabase
-from notifier.work.settings import Migrate, WorkSettings
+from notifier.clients.amqp.channel import BLOCKED
+from notifier.delivery.destination import DOWN
+from notifier.messages.pushes import QueuedPush
+from notifier.services.work import backlog, clones, parking, worker
+from notifier.services.work import database as database_module
+from notifier.services.work.database import RepositoryKey, WorkDatabase
+from notifier.services.work.settings import Migrate, WorkSettings
 from testing.builders.notifier.working import HgHost, HgQueueSender, recorded, recorded_changesets
 from testing.faults import PythonSteps, first_visits
 from testing.services.rabbitmq import RabbitMQ
@@ -821,8 +821,8 @@ def test_migrations_make_the_tables_of_the_schema(database: str) -> None:
     from alembic.autogenerate import compare_metadata
     from alembic.runtime.migration import MigrationContext
 
-    from notifier.work.database import WorkDatabase
-    from notifier.work.schema import METADATA
+    from notifier.services.work.database import WorkDatabase
+    from notifier.services.work.schema import METADATA
 
     made = WorkDatabase(database)
     with pytest.raises(BadConfig, match="revision none, expected"):

@@ -12,11 +12,11 @@ from unittest.mock import Mock
 import pytest
 
 from hgext.vcsreplicator.words.retry import Backoff
-from notifier.work import worker
-from notifier.work.backlog import MessageBacklog, TakenMessage
-from notifier.work.commandserver import HgFailed
-from notifier.work.recording import read_message
-from notifier.work.settings import WorkSettings
+from notifier.services.work import worker
+from notifier.services.work.backlog import MessageBacklog, TakenMessage
+from notifier.services.work.commandserver import HgFailed
+from notifier.services.work.recording import read_message
+from notifier.services.work.settings import WorkSettings
 from testing.clock import HandClock
 
 FAST = Backoff(first=0.02, longest=0.1)
