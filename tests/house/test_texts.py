@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hgext.vcsreplicator.cli import VERBS
+from hgext.vcsreplicator.cli.verbs import DAEMONS
 from testing.services.cache import CHECKOUT
 from tests.house.sources import PRODUCT, files
 
@@ -95,7 +96,7 @@ def test_the_documents_name_only_make_targets_that_exist() -> None:
 
 
 def test_the_documents_name_only_verbs_that_exist() -> None:
-    verbs = {verb for verb in VERBS if (CHECKOUT / "hgext/vcsreplicator/cli" / f"{verb}.py").exists()}
+    verbs = DAEMONS | {verb for verb in VERBS if (CHECKOUT / "hgext/vcsreplicator/cli" / f"{verb}.py").exists()}
     command = re.compile(r"(?:^|[`$;/]|bin/)\s*vcsreplicator ([a-z][a-z-]*)", re.MULTILINE)
     named = {(name, verb) for name, text in files("*.md") for verb in command.findall(code_of(text))}
     assert not [f"{name}: vcsreplicator {verb}" for name, verb in sorted(named) if verb not in verbs]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The verbs that run one daemon each: relay, mirror, aggregator, notifier, edge, poll and work."""
+"""Verbs that run one daemon each; `verbs.DAEMONS` lists them."""
 
 import functools
 import threading

@@ -79,7 +79,7 @@ TESTED = "kafka-python>=3.0.12,<3.1"
 
 @functools.cache
 def check() -> None:
-    """Raise BadConfig that names what the installed kafka-python lacks, and what to install."""
+    """Raise BadConfig naming what kafka-python lacks, and what to install."""
     if lacking := next(_find_lacking(), None):
         version = importlib.metadata.version("kafka-python")
         raise BadConfig(f"log: kafka-python {version} cannot be used, {lacking}; install '{TESTED}'")
@@ -101,7 +101,7 @@ def _find_lacking() -> Iterator[str]:
 
 
 def _has_attribute(owner: Any, name: str) -> bool:
-    """Return whether a module or class has the name, or a method of the class uses an attribute of that name."""
+    """Return whether a module or class has the name, or a method uses it."""
     if hasattr(owner, name):
         return True
     members = [member for each in getattr(owner, "__mro__", ()) for member in vars(each).values()]
