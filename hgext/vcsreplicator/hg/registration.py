@@ -25,7 +25,6 @@ seams.check_version(versions.OLDEST_REPLICATED)
 _OURS = __package__.removesuffix(".hg")
 _MASTER = f"{__package__}.master"
 _STRIPPING = f"{_MASTER}.acts.stripping"
-_UNKNOWN = f"{__package__}.pages.unknown"
 
 # The modules that write an event: those that a module imports come before it.
 _OF_AN_EVENT = (
@@ -95,7 +94,7 @@ def extsetup(ui: Ui) -> None:
 
 
 def _wrap_seams(*, locking: bool, is_master: bool) -> None:
-    from . import parts, requirement, wirecommands
+    from . import pages, parts, requirement, wirecommands
 
     store.complete_journals()
     wirecommands.register()
@@ -105,10 +104,7 @@ def _wrap_seams(*, locking: bool, is_master: bool) -> None:
     requirement.register(locking=locking)
     seams.check("mercurial.localrepo", "localrepository.transaction", "localrepository.rollback")
     seams.check("mercurial.transaction", "transaction.add", "transaction.addbackup")
-    seams.wrap("mercurial.scmutil", "_filterederror", seams.loading(_UNKNOWN, "name_as_unknown"))
-    seams.wrap("mercurial.scmutil", "resolvehexnodeidprefix", seams.loading(_UNKNOWN, "resolve_prefix"))
-    for command in ("between", "branches", "changegroup", "changegroupsubset", "getbundle"):
-        seams.wrap("mercurial.wireprotov1server", f"commands.{command}", seams.loading(_UNKNOWN, "refuse_unknown"))
+    pages.hide_names()
     seams.wrap("mercurial.exchange", "unbundle", parts.check_push)
     seams.wrap("mercurial.exchange", "unbundle", seams.loading(f"{_MASTER}.refusals", "name_full_disk"))
     seams.wrap("mercurial.repair", "strip", seams.loading(_STRIPPING, "strip"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""No page of a mirror or a master shows a file revision of a changeset that it hides, or says that there is one."""
+"""No page that we serve shows a file revision of a changeset that it hides, or says that there is one."""
 
 import os
 import re
@@ -17,6 +17,8 @@ from testing.warm_hg import shared_hg
 pytestmark = pytest.mark.processes
 
 ROLES = ("master", "mirror")
+# What `vcsreplicator web` serves: without a role hgrc loads the pushlog alone.
+SERVED = (*ROLES, None)
 FILE_PAGES = ("raw-file", "file", "json-file", "annotate", "json-annotate", "raw-annotate", "diff", "raw-diff")
 FILE_PAGES += ("comparison", "log", "json-log", "filelog", "json-filelog", "atom-log", "rss-log")
 # What the hidden changesets have and no visible one.
@@ -74,15 +76,16 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
     return History(root / "repo")
 
 
-def hgrc(role: str, folder: Path) -> str:
+def hgrc(role: str | None, folder: Path) -> str:
+    replication = "" if role is None else "vcsreplicator =\n"
     return (
-        "[extensions]\n*:required = yes\npushlog =\nvcsreplicator =\n[phases]\npublish = no\n[web]\nallow-archive = zip\n"
+        f"[extensions]\n*:required = yes\npushlog =\n{replication}[phases]\npublish = no\n[web]\nallow-archive = zip\n"
         f"[experimental]\nevolution = all\n[vcsreplicator]\nrole = {role}\nlog = sqlite://{folder}/log.db\n"
         f"source = hg://master\n[vcsreplicator-roots]\n{folder}/elsewhere = .\n"
     )
 
 
-@pytest.fixture(scope="module", params=ROLES)
+@pytest.fixture(scope="module", params=SERVED)
 def pages(history: History, request: pytest.FixtureRequest) -> Iterator[AskedPages]:
     """The pages of the history, all of which a mirror has released."""
     root = history.folder.parent

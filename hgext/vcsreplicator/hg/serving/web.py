@@ -31,7 +31,8 @@ from pushlog.web import bounds
 from ...outbox.folder import refuse_repository_pipes
 from ...words import path as wire
 from ...words.errors import BadConfig
-from ..pages import arguments, disposition
+from .. import pages
+from ..pages import arguments, files
 from ..settings import SECTION, take_posted_arguments
 
 logger = structlog.get_logger()
@@ -134,8 +135,9 @@ def application(root: str, *, threads: int | None = None) -> Application:
     demandimport.disable()
     initialize()  # without an extension that does it, revsets and commands would be unknown
     bounds.register()  # also for repositories without the pushlog
-    disposition.install()
-    arguments.install()
+    # Also for hgrcs that do not load vcsreplicator.
+    pages.hide_names()
+    files.install()
     folder = os.fsencode(os.path.realpath(root))
     try:
         hgweb = _RepositoryFolder({b"/": os.path.join(folder, b"**")})
