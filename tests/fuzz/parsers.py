@@ -178,7 +178,7 @@ def part(name: bytes, *pieces: bytes) -> bytes:
 def read_answer(content: bytes) -> object:
     found = StreamAnswer(io.BytesIO(content))
     body = b"".join(found.frames())
-    return snapshot._read_header(snapshot._MasterState, found, "state"), body
+    return snapshot._read_state(found), body
 
 
 def read_master_header(content: bytes) -> object:

@@ -156,6 +156,7 @@ def test_headers_name_the_event_in_the_words_of_cloudevents() -> None:
         {"changes": Changes(added=None, phases=(PhaseMove(phase=3, nodes=()),))},
         {"changes": Changes(added=None, bookmarks=(Bookmark(name=f"a\n{NODE} evil", node=NODE),))},
         {"changes": Changes(added=None, bookmarks=(Bookmark(name="", node=NODE),))},
+        {"changes": Changes(added=None, bookmarks=(Bookmark(name="\ud800", node=NODE),))},
         {"changes": Changes(added=None, bookmarks=(Bookmark(name="x", node="tip"),))},
         {"changes": Changes(added=NodeSet(count=1, sha256="short"))},
     ],

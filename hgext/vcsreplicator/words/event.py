@@ -29,7 +29,7 @@ _NODE = r"[0-9a-f]{40}\Z"
 _HASH = r"[0-9a-f]{64}\Z"
 _IDENTIFIER = r"[0-9a-f]{32}\Z"
 # A line of Mercurial's file ends with the name of a bookmark: a line feed in it would make another bookmark.
-_BOOKMARK = r"[^\x00-\x1f\x7f]+\Z"
+_BOOKMARK = r"[^\x00-\x1f\x7f\ud800-\udc7f\udd00-\udfff]+\Z"
 _compiled = functools.cache(re.compile)
 
 
@@ -299,22 +299,29 @@ def is_identifier(text: str) -> bool:
 
 def check_event(event: Event) -> Event:
     """Return the event; raise MalformedEvent unless each of its members is sound."""
+    check_names(event)
+    if event.previous is not None:
+        _expect(_IDENTIFIER, event.previous, "previous")
+    if (event.previous is None) != (event.seq == 1):
+        raise MalformedEvent(f"event {event.id}: seq {event.seq} and previous do not fit")
+    check_changes(event.changes)
+    if DISCLOSED in (event.detail or {}):
+        said = read_disclosure(event)
+        check_changes(Changes(added=None, heads_added=said.heads, phases=said.phases, bookmarks=said.bookmarks))
+    _expect(_NODE, event.after.node, "after.node")
+    return event
+
+
+def check_names(event: NamedEvent) -> None:
+    """Raise MalformedEvent unless each name of an event is sound, and its digest."""
     check_path(event.path)
     for name in ("repository", "incarnation", "id"):
         _expect(_IDENTIFIER, getattr(event, name), name)
-    if event.previous is not None:
-        _expect(_IDENTIFIER, event.previous, "previous")
     _expect(_HASH, event.digest, "digest")
-    if event.seq < 1 or event.generation < 1 or (event.previous is None) != (event.seq == 1):
+    if event.seq < 1 or event.generation < 1:
         raise MalformedEvent(
-            f"event {event.id}: seq {event.seq}, generation {event.generation} and previous do not fit"
+            f"event {event.id}: expected seq and generation from 1, got {event.seq} and {event.generation}"
         )
-    _check_changes(event.changes)
-    if DISCLOSED in (event.detail or {}):
-        said = read_disclosure(event)
-        _check_changes(Changes(added=None, heads_added=said.heads, phases=said.phases, bookmarks=said.bookmarks))
-    _expect(_NODE, event.after.node, "after.node")
-    return event
 
 
 def check_place(repository: str, path: str) -> None:
@@ -323,7 +330,8 @@ def check_place(repository: str, path: str) -> None:
     _expect(_IDENTIFIER, repository, "repository")
 
 
-def _check_changes(changes: Changes) -> None:
+def check_changes(changes: Changes) -> None:
+    """Raise MalformedEvent unless each member of the changes is sound."""
     wrong = [move.phase for move in changes.phases if move.phase not in (0, 1, 2)]
     if wrong:
         raise MalformedEvent(f"phases: expected 0, 1 or 2, got {wrong[0]}")

@@ -4,7 +4,6 @@
 import contextlib
 import hashlib
 import io
-import json
 import os
 import sqlite3
 import threading
@@ -18,6 +17,7 @@ import pytest
 from mercurial import error, phases
 from mercurial import ui as uimod
 
+from hgext.vcsreplicator.hg import frames
 from hgext.vcsreplicator.hg.frames import StreamAnswer
 from hgext.vcsreplicator.hg.hashes import fingerprint, lines
 from hgext.vcsreplicator.hg.master import offer
@@ -57,6 +57,18 @@ class Wire:
         self._before(self.calls)
         self._repo.invalidateall()
         return io.BytesIO(self._harm(self.calls, b"".join(COMMANDS[name](self._repo, *arguments.values()))))
+
+
+def rewriting(change: Callable[[dict[str, Any], bytes], bytes]) -> Callable[[int, bytes], bytes]:
+    """Have a whole answer of other content: `change` changes its header, and returns another body."""
+
+    def harm(_number: int, answered: bytes) -> bytes:
+        answer = StreamAnswer(io.BytesIO(answered))
+        header = dict(answer.header)
+        body = change(header, b"".join(answer.frames()))
+        return b"".join(frames.answer(header, [body]))
+
+    return harm
 
 
 @pytest.fixture(autouse=True)
@@ -124,19 +136,11 @@ def test_a_snapshot_has_the_masters_settings_for_clients(author: Author, tmp_pat
 
 
 def test_a_snapshot_of_a_former_master_leaves_its_settings_unknown(author: Author, tmp_path: Path) -> None:
-    def drop_settings(_number: int, answer: bytes) -> bytes:
-        size = int.from_bytes(answer[:4], "big")
-        header, rest = json.loads(answer[4 : 4 + size]), answer[4 + size :]
-        if header.pop("settings", None) is None:
-            return answer
-        frames = [json.dumps(header).encode()]
-        while size := int.from_bytes(rest[:4], "big"):
-            frames.append(rest[4 : 4 + size])
-            rest = rest[4 + size :]
-        framed = b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
-        return framed + bytes(4) + hashlib.sha256(b"".join(frames)).digest()
+    def drop_settings(header: dict[str, Any], body: bytes) -> bytes:
+        header.pop("settings", None)
+        return body
 
-    wire = Wire(author, drop_settings)
+    wire = Wire(author, rewriting(drop_settings))
     assert take(empty(author, tmp_path / "mirror"), wire).settings == UNKNOWN_SETTINGS
 
 
@@ -381,3 +385,71 @@ def test_a_header_that_is_nested_too_deep_is_waited_for() -> None:
     frame = len(content).to_bytes(4, "big") + content
     with pytest.raises(Unavailable, match="not one of replication"):
         StreamAnswer(io.BytesIO(frame + bytes(4) + hashlib.sha256(content).digest()))
+
+
+WRONG_MEMBERS = (
+    *(("last", value) for value in (None, "7", -1, True, 2**70)),
+    *(("after", {"length": 7, "node": node}) for node in ("x", "\ud800", "1" * 39)),
+    *(("phases", {phase: ["1" * 40]}) for phase in ("x", "-1", "3", "\u0661", "9" * 5000)),
+    *(("phases", {"1": [node]}) for node in ("x", "1" * 39, "\ud800")),
+    *(("bookmarks", {"x": node}) for node in ("", "x", "1" * 39)),
+    *(("bookmarks", {name: "1" * 40}) for name in ("two\nlines", "", "\ud800")),
+    *(("last_push", value) for value in (None, -1, True)),
+    *(("markers", value) for value in (None, -1)),
+    *(("level", {"path": path}) for path in ("../other", "/", "", "a/~vcsreplicator")),
+    *(("level", {name: "x"}) for name in ("repository", "incarnation", "id", "digest")),
+    *(("level", {"seq": value}) for value in (0, -1)),
+)
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize(("name", "value"), WRONG_MEMBERS)
+def test_a_header_with_a_wrong_member_is_waited_for(made_once: Author, tmp_path: Path, name: str, value: Any) -> None:
+    """None: the member is missing."""
+
+    def change(header: dict[str, Any], body: bytes) -> bytes:
+        if name in header:
+            header[name] = {**header[name], **value} if name == "level" else value
+            if value is None:
+                del header[name]
+        return body
+
+    expect_waiting(made_once, tmp_path, change)
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize(
+    "row",
+    [
+        *(b"", b"{", b"7", b"{}", b'"word"', b"[" * 3000, b"[]", b"[1, 2, 3]", b'[1, "u", 2, [], 5]'),
+        *(b'["1", "u", 2, []]', b"[1, 2, 2, []]", b'[1, "u", null, []]', b'[1, "u", 2, "x"]', b'[1, "u", 2, [3]]'),
+        *(b'[-1, "u", 2, []]', b'[1, "u", %d, []]' % 2**70, b'[1, "u", 2, ["x"]]', b'[1, "\\ud800", 2, []]'),
+    ],
+)
+def test_a_push_that_cannot_be_read_is_waited_for(made_once: Author, tmp_path: Path, row: bytes) -> None:
+    def change(header: dict[str, Any], body: bytes) -> bytes:
+        return body[: header["markers"]] + row + b"\n" if header.get("markers") else body
+
+    expect_waiting(made_once, tmp_path, change)
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("markers", [b"x", b"\x01" + b"\xff" * 60, b"\0" * 9, b"\x01" + bytes(60)])
+def test_markers_that_cannot_be_read_are_waited_for(made_once: Author, tmp_path: Path, markers: bytes) -> None:
+    def change(header: dict[str, Any], body: bytes) -> bytes:
+        rows = body[header.get("markers", 0) :]
+        if not header.get("markers"):
+            return body
+        header["markers"] = len(markers)
+        return markers + rows
+
+    expect_waiting(made_once, tmp_path, change)
+
+
+def expect_waiting(made_once: Author, folder: Path, change: Callable[[dict[str, Any], bytes], bytes]) -> None:
+    """A master that answers so is waited for, and no part of the answer but changesets stays."""
+    repo = empty(made_once, folder / "mirror")
+    with pytest.raises(Unavailable, match="the master's answer"):
+        take(repo, Wire(made_once, rewriting(change)))
+    assert replicated.read(repo) is None
+    assert (list(repo._bookmarks), len(repo.obsstore)) == ([], 0)

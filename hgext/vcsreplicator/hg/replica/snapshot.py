@@ -11,7 +11,6 @@ is shown before N is released (`releasing`).
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,14 +31,14 @@ from pushlog import api, versions
 from ...mirror.checkpoint import Checkpoint, with_former
 from ...mirror.comparison import Fingerprint
 from ...outbox.entry import NewestEvent
-from ...words.errors import Diverged, MalformedEvent, Unavailable
-from ...words.event import MasterSettings, Tip
+from ...words.errors import Diverged, Unavailable
+from ...words.event import Changes, MasterSettings, PhaseMove, Tip, check_changes, check_names
 from ...words.secrecy import describe_readers
-from ...words.shape import read
+from ...words.shape import Count, parse, read
 from ...words.wire import BUNDLE_LIMIT
 from .. import observe, wirecommands
 from ..frames import StreamAnswer
-from ..text import text
+from ..text import local, text
 from . import replicated
 from .apply import unbundle
 
@@ -63,11 +62,40 @@ class _MasterState:
     after: Tip
     phases: Mapping[str, tuple[str, ...]]
     bookmarks: Mapping[str, str]
-    last_push: int
-    markers: int
+    last_push: Count
+    markers: Count
     hgrc: Mapping[str, Mapping[str, str]]
     # None from a master of a former release.
     settings: MasterSettings | None = None
+
+    def check(self) -> None:
+        """Raise MalformedEvent or ValueError unless each member is sound."""
+        check_names(self.level)
+        phases = {str(phase): phase for phase in observe.PHASES}
+        moves = tuple(PhaseMove(phase=phases.get(name, -1), nodes=nodes) for name, nodes in self.phases.items())
+        nodes = (self.after.node, *self.bookmarks.values())
+        check_changes(Changes(added=None, heads_added=nodes, phases=moves))
+        # A master may have had other names than those of an event before it was one.
+        if any(not name or b"\n" in local(name) for name in self.bookmarks):
+            raise ValueError("bookmarks: expected names of one line each")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PieceHeader:
+    """The header of a bundle: its changesets have these numbers, without `last`."""
+
+    first: Count
+    last: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MasterPush:
+    """A push of the answer's body."""
+
+    id: Count
+    user: str
+    date: int
+    nodes: tuple[str, ...]
 
 
 def take(repo: localrepository, url: str, *, now: float, timeout: float = 60.0) -> Checkpoint:
@@ -91,7 +119,7 @@ def take_from(repo: localrepository, peer: IPeer, *, now: float) -> Checkpoint:
     first_push = api.last_push_id(repo)
     with tempfile.SpooledTemporaryFile(_SPOOLED) as body:
         answer = _ask(peer, b"replication-state", firstpush=b"%d" % first_push)
-        state = _read_header(_MasterState, answer, "state")
+        state = _read_state(answer)
         _expect_history(repo, state)
         for frame in answer.frames():
             body.write(frame)
@@ -171,14 +199,30 @@ def _ask(peer: IPeer, command: bytes, **arguments: bytes) -> StreamAnswer:
 def _ask_state(peer: IPeer) -> _MasterState:
     answer = _ask(peer, b"replication-state", firstpush=b"")
     answer.finish()
-    return _read_header(_MasterState, answer, "state")
+    return _read_state(answer)
+
+
+def _read_state(answer: StreamAnswer) -> _MasterState:
+    state = _read_header(_MasterState, answer, "state")
+    with _blaming_master():
+        state.check()
+    return state
 
 
 def _read_header(kind: type[T], answer: StreamAnswer, what: str) -> T:
-    try:
+    with _blaming_master():
         return read(kind, dict(answer.header), what)
-    except MalformedEvent as problem:
-        raise Unavailable(f"the master's answer: {problem}") from problem
+
+
+@contextlib.contextmanager
+def _blaming_master() -> Iterator[None]:
+    """Raise Unavailable for a part of the master's answer that is malformed."""
+    try:
+        yield
+    except (OSError, MemoryError):
+        raise
+    except Exception as problem:
+        raise Unavailable(f"the master's answer: {_describe(problem)}") from problem
 
 
 def _expect_history(repo: localrepository, state: _MasterState) -> None:
@@ -193,7 +237,7 @@ def _pull(repo: localrepository, peer: IPeer, after: Tip) -> None:
     while (here := observe.tip(repo)).length < after.length:
         wanted = {"first": b"%d" % here.length, "tip": here.node.encode(), "last": b"%d" % after.length}
         answer = _ask(peer, b"replication-changesets", **wanted)
-        last = answer.header["last"]
+        last = _read_header(_PieceHeader, answer, "changesets").last
         if last <= here.length:
             raise Unavailable(f"the master has {last} changesets now, it had {after.length} a moment ago")
         with repo.transaction(b"replicated") as tr:
@@ -212,7 +256,8 @@ def _settle(
     former = replicated.read(repo)
     with repo.transaction(b"replicated") as tr:
         if markers:
-            repo.obsstore.mergemarkers(tr, markers)
+            with _blaming_master():
+                repo.obsstore.mergemarkers(tr, markers)
         _set_phases(repo, tr, state.phases)
         moved = _set_bookmarks(repo, tr, state.bookmarks)
         _record_pushes(repo, tr, rows)
@@ -235,8 +280,6 @@ def _set_phases(repo: localrepository, tr: transaction, roots: Mapping[str, tupl
     """Set exactly these phases: everything public first, then the other phases."""
     phases.advanceboundary(repo, tr, phases.public, list(map(repo.changelog.node, repo.changelog.index.headrevs())))
     for phase in sorted(roots):
-        if int(phase) not in observe.PHASES:
-            raise Unavailable(f"the master's answer: phase {phase!r}")
         try:
             phases.retractboundary(repo, tr, int(phase), [bin(node) for node in roots[phase]])
         except LookupError as problem:
@@ -259,14 +302,22 @@ def _record_pushes(repo: localrepository, tr: transaction, rows: Iterable[bytes]
     newest = api.last_push_id(repo)
     expected = next(api.pushes(repo, newest), None) if newest else None
     for row in rows:
-        number, user, date, nodes = json.loads(row)
-        push = number, user.encode("utf-8", "surrogateescape"), date, [node.encode() for node in nodes]
+        push = _read_push(row)
         if expected not in (None, push):
             break
         expected = None
         api.record_replicated(repo, tr, *push)
     if expected is not None:
         raise Diverged(f"the master's push {newest} is another one")
+
+
+def _read_push(row: bytes) -> tuple[int, bytes, int, list[bytes]]:
+    """Read a line of the answer; a push has any number of changesets."""
+    with _blaming_master():
+        number, user, date, nodes = parse(row, "push", limit=len(row))
+        push = read(_MasterPush, {"id": number, "user": user, "date": date, "nodes": nodes}, "push")
+        check_changes(Changes(added=None, heads_added=push.nodes))
+        return push.id, push.user.encode("utf-8", "surrogateescape"), push.date, [node.encode() for node in push.nodes]
 
 
 def _describe(problem: Exception) -> str:
