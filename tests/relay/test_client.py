@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How long a process waits for a relay that has just kept it waiting in vain."""
+"""How long a process waits for a relay that has just kept it waiting in vain, and what it takes for an answer."""
 
+import socket
 import uuid
 
-from hgext.vcsreplicator.relay.client import GLANCE, ask_within
+import pytest
+
+from hgext.vcsreplicator.relay.client import ANSWER_LIMIT, GLANCE, RelayLine, ask_within
 
 
 class Relay:
@@ -56,3 +59,32 @@ def test_a_pause_for_one_relay_is_none_for_another() -> None:
     hanging.seconds, other.seconds = 1000.0, 4.0
     hanging.ask()
     assert other.ask()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(b"[" * 3000, b"{" + b" " * ANSWER_LIMIT + b"}", b"9" * 5000, b"7", b'"sent"', b"\xff", b"null", b"[]"),
+        *(b'{"sent": "12", "announced": "12"}', b'{"sent": null}', b'{"sent": 13}{"sent": 13}'),
+    ],
+)
+def test_an_answer_that_no_relay_gives_is_none(answer: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        line = RelayLine(ours)
+        line.report_commit(12)
+        theirs.sendall(answer[:ANSWER_LIMIT] + b"\n")
+        assert line.wait_until_sent(patience=5.0) is None
+        theirs.sendall(answer[:ANSWER_LIMIT] + b"\n")
+        assert not line.is_log_available(patience=5.0)
+        line.close()
+
+
+def test_an_answer_without_an_end_is_given_up() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        line = RelayLine(ours)
+        line.report_commit(12)
+        theirs.sendall(b"x" * (ANSWER_LIMIT + 1))
+        assert line.wait_until_sent(patience=5.0) is None
+        line.close()

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 PATIENCE = 0.5
 # Seconds for which a process waits during its pause: enough for a relay that is well again.
 GLANCE = 0.2
+# Bytes of the longest answer.
+ANSWER_LIMIT = 8192
 # When the pause ends, by the place of the relay or of the log; on the monotonic clock.
 _ends: dict[str, float] = {}
 
@@ -136,13 +138,16 @@ class RelayLine:
         """Read one line; raises OSError and ValueError."""
         deadline = time.monotonic() + patience
         received = b""
-        while b"\n" not in received:
+        while b"\n" not in received and len(received) <= ANSWER_LIMIT:
             self._connection.settimeout(max(deadline - time.monotonic(), 0.001))
             piece = self._connection.recv(4096)
             if not piece:
                 raise ConnectionError("the relay ended the conversation")
             received += piece
-        return json.loads(received)
+        try:
+            return json.loads(received)
+        except RecursionError as problem:
+            raise ValueError("not an answer of a relay") from problem
 
 
 def _encode_line(message: dict[str, object]) -> bytes:

@@ -41,6 +41,14 @@ def test_generations_count_the_repositories_of_one_path(tmp_path):
     assert [creation.next_generation(str(tmp_path), path) for path in ("one", "one", "two", "one")] == [1, 2, 1, 3]
 
 
+@pytest.mark.parametrize("content", ["", "x", "-5", "9" * 18, "9" * 30, "9" * 5000, "\u0663", "1" * 10_000_000])
+def test_a_damaged_generation_leads_to_one_that_events_take(tmp_path, content):
+    creation.next_generation(str(tmp_path), "one")
+    (tmp_path / creation.NOTES / "generations" / creation.name_of("one")).write_text(content + "\none\n")
+    found = [creation.next_generation(str(tmp_path), "one") for _ in range(2)]
+    assert all(1 <= generation < 2**63 for generation in found)
+
+
 def test_a_strip_that_no_event_can_tell_is_refused_before_it_begins():
     refusals.refuse_large(Changes(added=None, heads_removed=heads(50_000)), hint=b"")
     with pytest.raises(error.Abort, match="too large for one event: 100000 heads"):

@@ -168,27 +168,33 @@ def _refuse_immovable(folder: str, to: str, root: str) -> None:
         os.rename(probe, moved)
         probe = moved
     except OSError as problem:
-        raise error.Abort(os.fsencode(f"cannot move {folder} to {to}: {problem.strerror}")) from problem
+        raise _name_immovable(folder, to, problem) from problem
     finally:
         if probe:
             os.rmdir(probe)
+
+
+def _name_immovable(folder: str, to: str, problem: OSError) -> error.Abort:
+    return error.Abort(os.fsencode(f"cannot move {folder} to {to}: {problem.strerror}"))
 
 
 def _move(root: str, intent: Intent) -> None:
     """Move the folder below its root in one step.
 
     Between a check and the move other users may put a link to their victim's folder in place of one in between, so none is
-    followed: OSError.
+    followed. Raises Abort if it cannot be moved; the note stays then.
     """
     if intent.to is None or intent.to == intent.folder or not os.path.isdir(intent.folder):
         return
-    with (
-        _open_parent(root, intent.folder) as (former, name),
-        _open_parent(intent.to_root or root, intent.to, makes=True) as (folder, new),
-        # The relay may have moved it.
-        contextlib.suppress(FileNotFoundError),
-    ):
-        os.rename(name, new, src_dir_fd=former, dst_dir_fd=folder)
+    try:
+        with (
+            _open_parent(root, intent.folder) as (former, name),
+            _open_parent(intent.to_root or root, intent.to, makes=True) as (folder, new),
+        ):
+            os.rename(name, new, src_dir_fd=former, dst_dir_fd=folder)
+    except OSError as problem:
+        if os.path.lexists(intent.folder):  # else the relay has moved it
+            raise _name_immovable(intent.folder, intent.to, problem) from problem
 
 
 @contextlib.contextmanager
