@@ -51,7 +51,6 @@ _MOVED = {
     "mercurial.hgweb.hgwebdir_mod_inner": "mercurial.hgweb.hgwebdir_mod",
     "mercurial.repo.factory": "mercurial.hg",
     "mercurial.revset_predicates": "mercurial.revset",
-    "mercurial.utils.dag_util": "mercurial.dagop",
 }
 # Name in this module → module of 7.2.
 _OFFERED = {"factory": "mercurial.repo.factory", "hgweb_mod_inner": "mercurial.hgweb.hgweb_mod_inner"}
@@ -63,6 +62,8 @@ def is_older_than(version: tuple[int, int]) -> bool:
 
 
 _IS_OLD = is_older_than(_NEWEST)
+if is_older_than((7, 1)):
+    _MOVED["mercurial.utils.dag_util"] = "mercurial.dagop"
 
 
 def __getattr__(name: str) -> Any:

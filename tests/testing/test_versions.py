@@ -36,6 +36,15 @@ def test_the_pushlog_on_the_oldest_mercurial_and_the_guards_on_an_older(
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize("version", [version for version in OLDER if is_supported(version, "guards")])
+def test_every_mercurial_has_what_our_extensions_wrap(version: str) -> None:
+    check = "from pushlog import seams, versions\nversions.initialize()\n"
+    check += "for module, names in seams.SEAMS.items():\n    seams.check(module, *names)\n"
+    checked = subprocess.run([interpreter(version), "-c", check], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.processes
 def test_a_mercurial_on_which_replication_is_not_tested_opens_no_repository(tmp_path: Path) -> None:
     (tmp_path / "hgrc").write_text(
         "[extensions]\n*:required = yes\npushlog =\nvcsreplicator =\n[vcsreplicator]\nrole = mirror\n"
