@@ -342,7 +342,7 @@ def become(request: Mapping[str, Any]) -> None:
     if STEPS in request["environment"]:
         runpy.run_path(str(STEPPING))
     sys.modules.pop(request["module"] if request["module"] in (WORKER, NURSERY) else f"{CLI}.__main__", None)
-    if request["arguments"][:1] in (["mirror"], ["demo"]):
+    if request["arguments"][:1] in (["mirror"], ["web"], ["demo"]):
         start_workers_warm()
     runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
 

@@ -77,6 +77,29 @@ def test_a_worker_answers_through_the_descriptor_that_it_was_given(tmp_path: Pat
     assert process.returncode == 0
 
 
+def test_the_workers_of_a_warm_web_server_start_warm(tmp_path: Path, environment: dict[str, str]) -> None:
+    words = ("web", "--root", str(tmp_path), "--listen", f"127.0.0.1:{free_port()}")
+    with start(*words, env=environment) as server:
+        try:
+            eventually(lambda: b"nursery" in {command(child)[0] for child in list_children(server.pid)})
+            assert [
+                words for name, words in map(command, list_children(server.pid)) if b"testing.warm" not in words
+            ] == []
+        finally:
+            server.terminate()
+            server.communicate()
+
+
+def list_children(process: int) -> list[Path]:
+    numbers = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return [Path("/proc", number) for number in numbers]
+
+
+def command(process: Path) -> tuple[bytes, bytes]:
+    """The name that the system shows for a process, and its words."""
+    return (process / "comm").read_bytes().strip(), (process / "cmdline").read_bytes()
+
+
 def test_its_process_group_is_its_own_and_a_signal_ends_it(environment: dict[str, str]) -> None:
     ours, theirs = Pipe()
     arguments = [str(theirs.fileno())]
