@@ -35,9 +35,11 @@ PARTS = {
 ON_ALL = ("pushlog", "hooks", "work")
 # A master and mirrors that run on different versions.
 TOGETHER = ("hg/test_across.py",)
-# Warnings of this Mercurial's own code: it imports an old module, and leaves files for the collector to close.
+# Warnings of this Mercurial's own code: it imports an old module, leaves files for the collector to close, and is compiled when a
+# test first imports it.
 OF_6_3 = [
     "-Wignore:the imp module is deprecated:DeprecationWarning",
+    "-Wignore:invalid escape sequence:DeprecationWarning",
     "-Wignore::ResourceWarning",
     "-Wignore::pytest.PytestUnraisableExceptionWarning",
 ]

@@ -178,6 +178,8 @@ class Place:
         """
         local = self.repository
         remote = factory.peer(local.ui, {}, os.fsencode(other.folder))
+        # So does a server of each version; its peer in this process, from 7.2 on.
+        remote._repo = remote._repo.filtered(remote._repo.ui.config(b"server", b"view"))
         streams = []
 
         def call(command, firstpush):
