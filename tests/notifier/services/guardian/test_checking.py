@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.notifier.guardian.conftest import FILE, Guarded
 
 from hgext.vcsreplicator.words.clock import SystemClock
 from notifier.delivery.window import Delivery
@@ -28,6 +27,7 @@ from notifier.services.guardian.watching import QueueWatch
 from testing.builders.notifier.notices import a_notice, an_event
 from testing.services.cache import CHECKOUT
 from testing.waiting import eventually
+from tests.notifier.services.guardian.conftest import FILE, Guarded
 
 pytestmark = pytest.mark.processes
 

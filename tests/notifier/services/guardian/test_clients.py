@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from amqp.exceptions import AccessRefused
-from tests.notifier.guardian.conftest import Guarded, some_settings
 
 from hgext.vcsreplicator.words.errors import Refused
 from notifier.services.guardian.broker import connected
 from notifier.services.guardian.clients import Clients, client_of, is_queue_name, permissions
 from notifier.services.guardian.management import Management
+from tests.notifier.services.guardian.conftest import Guarded, some_settings
 
 Attempt = Callable[[Any, str], Any]
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.notifier.guardian.conftest import Guarded, some_settings
 
 from hgext.vcsreplicator.cli.guardian import _open_token_file
 from hgext.vcsreplicator.demo.ports import free_port
@@ -22,6 +21,7 @@ from notifier.services.guardian.settings import GuardianSettings
 from testing.builders.notifier.mailbox import Mailbox
 from testing.waiting import eventually
 from testing.warm import CLI, PROGRAM, warm_starts
+from tests.notifier.services.guardian.conftest import Guarded, some_settings
 
 pytestmark = pytest.mark.processes
 

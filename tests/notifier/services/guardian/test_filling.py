@@ -4,10 +4,10 @@
 from typing import Any
 
 import pytest
-from tests.notifier.guardian.conftest import some_settings
 
 from notifier.services.guardian.filling import Filling, QueueStep, WatchedQueue, next_step, read_queue
 from notifier.services.guardian.settings import Deletion
+from tests.notifier.services.guardian.conftest import some_settings
 
 WARN, REPORT, DELETE, NOTHING = QueueStep.WARN, QueueStep.REPORT, QueueStep.DELETE, QueueStep.NOTHING
 

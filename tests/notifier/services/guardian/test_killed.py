@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.notifier.guardian.conftest import Guarded
-from tests.notifier.guardian.test_commands import guardian, written
 
 from notifier.services.guardian.settings import GuardianSettings
 from testing.builders.notifier.mailbox import Mailbox
 from testing.faults import PythonSteps, first_visits
 from testing.waiting import eventually
 from testing.warm import warm_starts
+from tests.notifier.services.guardian.conftest import Guarded
+from tests.notifier.services.guardian.test_commands import guardian, written
 
 pytestmark = [pytest.mark.processes, pytest.mark.hunt]
 

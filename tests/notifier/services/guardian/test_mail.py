@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.notifier.guardian.conftest import some_settings
 
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.words.errors import Rejected, Unavailable
@@ -18,6 +17,7 @@ from notifier.services.guardian.settings import GuardianSettings
 from notifier.services.guardian.state import QueueReport
 from testing.builders.notifier.mailbox import PASSWORD, Mailbox
 from testing.faults.broker import FakeBroker
+from tests.notifier.services.guardian.conftest import some_settings
 
 OWNER = "owner@x.example"
 

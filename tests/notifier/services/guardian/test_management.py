@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.notifier.guardian.conftest import FILE, Guarded, some_settings
 
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
@@ -19,6 +18,7 @@ from notifier.clients.secret import Secret
 from notifier.services.guardian import management as module
 from notifier.services.guardian.management import Management
 from notifier.services.guardian.settings import GuardianSettings
+from tests.notifier.services.guardian.conftest import FILE, Guarded, some_settings
 
 pytestmark = pytest.mark.processes
 

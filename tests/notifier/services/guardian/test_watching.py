@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import structlog
-from tests.notifier.guardian.conftest import FILE, OPERATOR, Guarded, some_settings
 
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.words.clock import SystemClock
@@ -24,6 +23,7 @@ from notifier.services.guardian.state import GuardianState
 from notifier.services.guardian.watching import LOST_REPORTS, QUEUES, WAITING, QueueFinding, QueueWatch, keep_watching
 from testing.builders.notifier.mailbox import Mailbox
 from testing.waiting import eventually
+from tests.notifier.services.guardian.conftest import FILE, OPERATOR, Guarded, some_settings
 
 pytestmark = pytest.mark.processes
 
