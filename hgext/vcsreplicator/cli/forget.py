@@ -2,24 +2,18 @@
 """`vcsreplicator forget`: announces that a repository was removed by hand."""
 
 import os
-import time
 from collections.abc import Mapping
-from contextlib import suppress
 
 import click
 
 from ..config import Config
-from ..log import EVENTS, Log, NewRecord
-from ..outbox.entry import NewestEvent, next_event
-from ..outbox.file import outbox_of
-from ..relay.lacking import describe_unmounted, find_gone, find_places, find_unmounted
-from ..relay.scan import find_repositories, is_folder, may_hold_repositories
+from ..relay.gone.deletion import append_deletion, make_deletion, refuse_present
+from ..relay.gone.finding import describe_unmounted, find_gone, find_places, find_unmounted
+from ..relay.scan import find_repositories
 from ..relay.settings import RelaySettings
 from ..status.follower import read_picture
-from ..status.timeline import find_event
-from ..words import wire
-from ..words.errors import MalformedEvent, Refused
-from ..words.event import Changes, Event, Type
+from ..words.clock import SystemClock
+from ..words.errors import Refused
 from ..words.records import RepositoryState
 from .options import relay_of, with_config, with_yes
 from .progress import metered_log
@@ -42,42 +36,14 @@ def command(config: Config, repository: str, yes: bool, mounted: bool) -> None:
     with metered_log(config) as log:
         picture = read_picture(log)
         state = picture.find_repository(repository, is_living=True)
-        _refuse_present(relay, state)
+        refuse_present(relay.roots, state)
         if not mounted:
             _refuse_unmounted(relay, picture.states, state)
-        event = _make_deletion(log, state)
+        event = make_deletion(log, state, SystemClock())
         if not yes:
             raise Refused(f"{state.path} ({state.repository}) would be deleted on all mirrors; add --yes to do it")
-        message = NewRecord(
-            topic=EVENTS, key=event.repository, value=wire.encode(event), headers=wire.headers(event, relay.source)
-        )
-        log.append([message])
+        append_deletion(log, event, relay.source)
     click.echo(f"{state.path}: wrote its deletion into the log, event {event.seq}")
-
-
-def _refuse_present(relay: RelaySettings, state: RepositoryState) -> None:
-    """Raise Refused if the repository, or its unsent deletion, is below a root."""
-    for folder in find_places(state.path, relay.roots):
-        try:
-            os.lstat(folder)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            _refuse_unseen(error)
-        raise Refused(f"{state.path}: there is {folder}; to delete it, run `hg replicatedelete` in it")
-    for root in relay.roots:
-        try:
-            is_deleted = is_folder(os.path.join(root, ".vcsreplicator", "deleted", state.repository))
-        except OSError as error:
-            raise Refused(_describe_unseen(error)) from error
-        if is_deleted:
-            raise Refused(f"{state.path}: it was deleted, and the relay will send that: does it run?")
-        for folder in find_repositories(root, _refuse_unseen):
-            newest = None
-            with suppress(MalformedEvent, OSError):
-                newest = outbox_of(folder).newest()
-            if newest is not None and newest.repository == state.repository:
-                raise Refused(f"{state.path}: it was moved to {folder}; run `hg replicaterename` in it")
 
 
 def _refuse_unmounted(relay: RelaySettings, states: Mapping[str, RepositoryState], state: RepositoryState) -> None:
@@ -89,40 +55,3 @@ def _refuse_unmounted(relay: RelaySettings, states: Mapping[str, RepositoryState
         if any(place.startswith(f"{folder.rstrip('/')}/") for place in places):
             hint = "mount it; if it is, and they were removed, add --mounted"
             raise Refused(f"{state.path}: {describe_unmounted(folder, count)} {hint}")
-
-
-def _refuse_unseen(error: OSError) -> None:
-    """Raise Refused if the repository may be in a folder that this user cannot read."""
-    if may_hold_repositories(error):
-        raise Refused(_describe_unseen(error))
-
-
-def _describe_unseen(error: OSError) -> str:
-    return f"{error.filename} cannot be read ({error.strerror}), and the repository may be there"
-
-
-def _make_deletion(log: Log, state: RepositoryState) -> Event:
-    """Return the event that deletes the repository.
-
-    It follows the newest event in the log. Raises Refused if the log no longer has that event, or if it is not the newest one
-    that the aggregator knows.
-    """
-    found = find_event(log, state, None, None)
-    if found is None:
-        raise Refused(
-            f"{state.path}: its newest event is older than the retention of the log; restore the repository first"
-        )
-    last = found[0]
-    if last.id != state.event:
-        raise Refused(
-            f"{state.path}: the aggregator has not read all its events, or they fork; see: vcsreplicator check"
-        )
-    return next_event(
-        NewestEvent.of(last),
-        Type.DELETED,
-        time=time.time(),
-        source=Type.DELETED.value,
-        changes=Changes(added=None),
-        after=last.after,
-        settings=last.settings,
-    )

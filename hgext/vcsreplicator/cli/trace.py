@@ -10,7 +10,7 @@ import click
 
 from ..config import Config
 from ..outbox.file import outbox_of
-from ..relay.lacking import find_places
+from ..relay.gone.finding import find_places
 from ..relay.settings import RelaySettings
 from ..status import Picture
 from ..status.follower import read_picture

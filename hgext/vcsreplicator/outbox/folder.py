@@ -11,7 +11,7 @@ import stat
 from typing import IO, TYPE_CHECKING
 
 from pushlog.store.appendfile import open_regular as open_regular
-from pushlog.store.appendfile import walk
+from pushlog.store.appendfile import walk as walk
 
 if TYPE_CHECKING:
     from pushlog.store.appendfile import Folder

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import prometheus_client
@@ -28,16 +28,17 @@ from ..status.findings import REFUSES, finding_of
 from ..status.wording import Severity
 from ..words.clock import DAY, Clock, SystemClock
 from ..words.errors import BadConfig, ReplicationError
-from ..words.records import RELAY_KEY, RepositoryState, ServiceTrouble
+from ..words.records import RELAY_KEY, ServiceTrouble
 from .admission import RelaySocket
 from .fork import StateWatch
+from .gone.watch import GoneWatch
 from .jobs import RepositoryJobs
-from .lacking import WAITS, describe_unmounted, find_gone, find_places, find_trouble, find_unmounted, leave_out_sent
+from .lacking import WAITS, find_trouble, leave_out_sent
 from .loss import LossWatch
 from .outside import OutsideWatch
 from .port import MasterPort
 from .reasons.grouping import group_troubles
-from .rounds import RelayRound, check_repository, find_work
+from .rounds import check_repository, find_work
 from .sending import EventSender
 from .server import Server
 from .settings import RelaySettings
@@ -102,10 +103,7 @@ def run(
 
 
 class _Relay:
-    """The parts of a relay, and its rounds over all repositories.
-
-    It remembers since when a repository is gone.
-    """
+    """The parts of a relay, and its rounds over all repositories."""
 
     def __init__(
         self, settings: RelaySettings, log: Log, port: MasterPort, stop: threading.Event, clock: Clock
@@ -128,7 +126,7 @@ class _Relay:
         self._reporter = ServiceReporter(log, f"{RELAY_KEY}{settings.source}", topic=EVENTS, is_watchful=True)
         self._outside = OutsideWatch(port)
         self._log, self._blobs_due = log, float("-inf")
-        self._gone: dict[str, float] = {}
+        self._gone = GoneWatch(settings, log, self._watch, clock, stop)
         self._found: list[ServiceTrouble] = []
         # Repositories with a failed job that were looked at since the last round.
         self._looked_at: set[str] = set()
@@ -221,17 +219,18 @@ class _Relay:
         """Stop accepting pushes, and let running jobs end; the caller has set `stop`."""
         self._server.close()
         self._work.drain(DRAIN)
+        self._gone.close()
         self._watch.close()
 
     def _make_round(self) -> None:
         """Make one round, and report the repositories' troubles."""
-        settings, now, states = self._settings, self._clock.now(), self._watch.states()
+        settings, now = self._settings, self._clock.now()
         self._looked_at.clear()
         if self._retries is not None:
             self._retries.forget_gone()
         found = find_work(settings.roots, self._port, self._work, self._losses, now)
         found.troubles.extend(self._outside.find(found.folders, now))
-        found.troubles.extend(self._find_gone(states, found, now))
+        found.troubles.extend(self._gone.find(found, now, is_shared=self._reporter.is_shared))
         if self._reporter.is_shared:
             text = SHARED.format(source=settings.source, machine=socket.gethostname())
             found.troubles.append(ServiceTrouble(text=text, since=now))
@@ -243,14 +242,6 @@ class _Relay:
         for folder in self._server.outside():
             if (trouble := find_trouble(folder, outbox_of(folder), now, OUTSIDE)) is not None:
                 self._found.append(trouble)
-        for name, since in self._gone.items():
-            path = states[name].path
-            text = (
-                f"repository {path} is not on the master any more (rm, mv?): put it back, or announce its deletion: "
-                f"vcsreplicator forget {path} --yes; if another master has it, give that one's relay a `source` of its own, "
-                f"not {settings.source}"
-            )
-            self._found.append(ServiceTrouble(text=text, since=since))
         self._report()
 
     def _report(self) -> None:
@@ -262,24 +253,6 @@ class _Relay:
         FORKED.set(sum(REFUSES in each.text for each in self._found))
         LATE.set(sum(WAITS in each.text and each.is_urgent for each in self._found))
         self._reporter.report(group_troubles(self._found, self._settings.roots), now=now)
-
-    def _find_gone(self, states: Mapping[str, RepositoryState], found: RelayRound, now: float) -> list[ServiceTrouble]:
-        """Find the repositories that are gone; return the troubles of unmounted folders.
-
-        What may be in such a folder is not gone, nor is what the aggregator has not seen leave yet.
-        """
-        roots, source = self._settings.roots, self._settings.source
-        staying = {name: state for name, state in states.items() if not self._watch.has_departed(state)}
-        gone = find_gone(staying, roots, found.folders, self._gone, now, source=source, unreadable=found.unreadable)
-        unmounted = find_unmounted(states, gone, roots, [*found.folders, *found.unreadable])
-        hidden = tuple(f"{folder.rstrip('/')}/" for folder in unmounted)
-        self._gone = {
-            name: since
-            for name, since in gone.items()
-            if not any(place.startswith(hidden) for place in find_places(states[name].path, roots))
-        }
-        texts = [f"{describe_unmounted(*each)} If it is, see docs/push.md" for each in unmounted.items()]
-        return [ServiceTrouble(text=text, since=now, is_urgent=True) for text in texts]
 
 
 def _wake_at_stop(stop: threading.Event, stirred: threading.Event) -> None:
