@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hgext.vcsreplicator.log import EVENTS, topics
-from hgext.vcsreplicator.log.blob_retries import PROBE, BlobRetries
+from hgext.vcsreplicator.log.blob_retries import LONGEST, BlobRetries
 from hgext.vcsreplicator.outbox.bundles import Bundle
 from hgext.vcsreplicator.outbox.entry import Entry, MirrorNeeds, before_first_event
 from hgext.vcsreplicator.outbox.file import Outbox
@@ -64,7 +64,7 @@ class Bench(PlainPort):
         sender = EventSender(
             log=self.log, source="hg://master", make_bundle=self.make_bundle, store_blob=self.store.put
         )
-        retries = BlobRetries(self.store, self.clock)  # type: ignore[arg-type]
+        retries = BlobRetries(self.clock)
         jobs = RepositoryJobs(sender, self, watch, self.losses, retries)
         self.send = jobs.table()[Job.SEND]
 
@@ -101,52 +101,40 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     bench.watch.close()
 
 
-def test_while_the_blob_store_fails_one_bundle_is_made_and_no_other_repository_is_doubted(bench: Bench) -> None:
+def test_while_the_blob_store_fails_few_bundles_are_made_and_no_other_repository_is_doubted(bench: Bench) -> None:
     bench.push("a")
     box = bench.push("b", MirrorNeeds.NOTHING)
     failures = list(bench.attempt("a", 30.0))
     assert len(failures) >= 290
     assert {str(error) for error in failures} == {"blobs: /blobs: away"}
-    assert len(bench.bundles) == 1
+    assert len(bench.bundles) in (5, 6)
     assert not bench.losses.partitions.is_doubted(0)
     bench.send(str(bench.root / "b"))
     assert not box.has_unsent()
 
 
-def test_a_store_that_is_back_gets_the_bundle_at_the_next_attempt(bench: Bench) -> None:
+def test_a_store_that_is_back_gets_the_bundle_soon(bench: Bench) -> None:
     box = bench.push("a")
     list(bench.attempt("a", 600.0, 5.0))
     bench.store.takes = INLINE_LIMIT * 2
-    assert list(bench.attempt("a", ATTEMPT)) == []
+    list(bench.attempt("a", 1.3 * LONGEST))
     assert not box.has_unsent()
-    assert len(bench.bundles) == 2
     assert bench.log.ends(EVENTS) == {0: 1}
 
 
-def test_a_bundle_that_is_too_large_for_a_store_is_made_less_and_less_often(bench: Bench) -> None:
-    bench.store.takes = len(PROBE)
-    bench.push("a")
-    list(bench.attempt("a", 30.0))
-    assert len(bench.bundles) in (5, 6)
-    list(bench.attempt("a", 600.0, 1.0))
-    made = [second - first for first, second in zip(bench.bundles[-4:], bench.bundles[-3:], strict=False)]
-    assert all(40.0 < pause < 80.0 for pause in made)
-
-
 def test_a_pusher_reads_with_each_attempt_that_the_disk_of_the_blobs_is_full(bench: Bench) -> None:
-    bench.store.takes, bench.store.error = len(PROBE), NoRoomForBlobs
+    bench.store.error = NoRoomForBlobs
     bench.push("a")
     assert all(isinstance(error, NoRoom) for error in bench.attempt("a", 30.0))
 
 
 def test_a_push_that_was_taken_ends_the_pauses_of_the_one_before(bench: Bench) -> None:
-    bench.store.takes = len(PROBE)
     box = bench.push("a")
     list(bench.attempt("a", 600.0, 5.0))
     bench.store.takes = INLINE_LIMIT * 2
     list(bench.attempt("a", 120.0, 5.0))
     assert not box.has_unsent()
-    bench.store.takes, before = len(PROBE), len(bench.bundles)
+    bench.store.takes, before = 0, len(bench.bundles)
     entries = following(box.newest(), 1)
     box.append(Transaction(), [replace(each, needs=MirrorNeeds.BUNDLE) for each in entries])
     list(bench.attempt("a", 4.0))
@@ -159,26 +147,5 @@ def test_nothing_of_a_bundle_stays_in_memory_while_the_blob_store_fails(bench: B
         for _ in bench.attempt(name, 2.0):
             pass
     gc.collect()
-    assert len(bench.bundles) == 3
+    assert len(bench.bundles) == 6
     assert len(bench.in_memory) == 0
-
-
-def test_a_thread_does_not_wait_while_another_one_asks_a_store_that_hangs(bench: Bench) -> None:
-    for name in "ab":
-        bench.push(name)
-        list(bench.attempt(name, ATTEMPT))
-    asked, go_on, put = threading.Event(), threading.Event(), bench.store.put
-
-    def hang(chunks: Iterable[bytes]) -> Attachment:
-        asked.set()
-        assert go_on.wait(60)
-        return put(chunks)
-
-    bench.store.put = hang  # type: ignore[method-assign]
-    bench.clock.advance(1.0)
-    thread = threading.Thread(target=lambda: list(bench.attempt("a", ATTEMPT)))
-    thread.start()
-    assert asked.wait(60)
-    assert len(list(bench.attempt("b", ATTEMPT))) == 1
-    go_on.set()
-    thread.join()

@@ -113,7 +113,7 @@ class _Relay:
         sender = EventSender(log=log, source=settings.source, make_bundle=port.make_bundle, store_blob=store_blob)
         self._watch = StateWatch(log, stop)
         self._losses = LossWatch(log, self._watch.state, clock)
-        self._retries = None if self._blobs is None else BlobRetries(self._blobs, clock)
+        self._retries = None if self._blobs is None else BlobRetries(clock)
         jobs = RepositoryJobs(sender, port, self._watch, self._losses, self._retries)
         self._work = Work(jobs.table(), workers=settings.workers, stop=stop, clock=clock)
         relay_socket = RelaySocket(settings.socket, group_of=next(iter(settings.roots)))
