@@ -1,20 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Messages in the form of SNS and S3: objects, entries, requests. Pure."""
+"""Messages in the form of SNS and S3: objects, texts and attributes. Pure."""
 
 import datetime
-import functools
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote_plus
 
 from ...messages.message import Message, to_text
 
-# Messages of one request.
-MOST_ENTRIES = 10
-
-# Most bytes of one request to a topic: https://docs.aws.amazon.com/sns/latest/api/API_PublishBatch.html.
+# Most bytes of a message's text and attributes: https://docs.aws.amazon.com/sns/latest/api/API_Publish.html.
 MOST_BYTES = 256 * 1024
 
 
@@ -89,70 +82,3 @@ def topic_parts(message: Message, data_url: str, limit: int) -> tuple[str, dict[
     """
     beside = attributes(message)
     return topic_text(message, data_url, min(limit, MOST_BYTES - attributes_size(beside))), beside
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchEntry:
-    """The delivery `number` as a topic takes it.
-
-    Its object is stored since `written`, on the monotonic clock. `keys` are those of a FIFO topic.
-    """
-
-    number: int
-    text: str
-    attributes: dict[str, Any]
-    written: float
-    keys: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def content(self) -> dict[str, Any]:
-        """Its parameters in a request of one or several."""
-        return {"Message": self.text, "MessageAttributes": self.attributes, **self.keys}
-
-    @property
-    def size(self) -> int:
-        """Its size in bytes, as the service counts them."""
-        return len(self.text) + attributes_size(self.attributes)
-
-
-def together(entries: Sequence[BatchEntry]) -> list[BatchEntry]:
-    """Return the first of these that one request may carry, one alone of any size."""
-    size = 0
-    for count, entry in enumerate(entries[:MOST_ENTRIES]):
-        size += entry.size
-        if count and size > MOST_BYTES:
-            return list(entries[:count])
-    return list(entries[:MOST_ENTRIES])
-
-
-def write_batch(arn: str, entries: Sequence[BatchEntry]) -> bytes:
-    """Return the form of a request that publishes entries, as boto3 writes it.
-
-    https://docs.aws.amazon.com/sns/latest/api/API_PublishBatch.html has its parameters.
-    """
-    values = {"Action": "PublishBatch", "Version": "2010-03-31", "TopicArn": arn}
-    for place, entry in enumerate(entries):
-        member = f"PublishBatchRequestEntries.member.{place + 1}."
-        values[member + "Id"], values[member + "Message"] = str(place), entry.text
-        for number, (name, value) in enumerate(entry.attributes.items(), 1):
-            attribute = f"{member}MessageAttributes.entry.{number}."
-            values[attribute + "Name"] = name
-            values[attribute + "Value.DataType"] = value["DataType"]
-            values[attribute + "Value.StringValue"] = value["StringValue"]
-        for name, text in entry.keys.items():
-            values[member + name] = text
-    return write_form(values)
-
-
-def write_form(values: Mapping[str, str]) -> bytes:
-    """Return what `urlencode` does in three times the time; names are not quoted."""
-    return "&".join([f"{name}={_quote(text)}" for name, text in values.items()]).encode()
-
-
-def _quote(text: str) -> str:
-    return _quote_short(text) if len(text) < 100 else "".join([_QUOTED[byte] for byte in text.encode()])
-
-
-_QUOTED = [quote_plus(bytes([byte])) for byte in range(256)]
-# Most short values repeat: types, names, repositories.
-_quote_short = functools.lru_cache(1000)(quote_plus)
