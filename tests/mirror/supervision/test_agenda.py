@@ -8,7 +8,8 @@ import pytest
 from hgext.vcsreplicator.mirror.pool import Lane
 from hgext.vcsreplicator.mirror.supervision.agenda import Agenda
 from hgext.vcsreplicator.mirror.supervision.backlog import Backlog
-from hgext.vcsreplicator.mirror.supervision.following import Following, Phase
+from hgext.vcsreplicator.mirror.supervision.life import Following, Phase
+from testing.builders.mirror.lives import following_of
 from testing.clock import HandClock
 
 
@@ -23,7 +24,7 @@ def agenda(clock: HandClock) -> Agenda:
 
 
 def healing(name: str, **members: Any) -> Following:
-    return Following(id=name, path=name, phase=Phase.HEALING, **members)
+    return following_of(name, name, phase=Phase.HEALING, **members)
 
 
 def test_those_that_waited_longest_come_first_and_each_once(agenda: Agenda) -> None:
@@ -34,7 +35,7 @@ def test_those_that_waited_longest_come_first_and_each_once(agenda: Agenda) -> N
     assert not agenda.has_waiting()
 
 
-@pytest.mark.parametrize("members", [{"is_running": True}, {"is_resting": True}, {"is_queued": True}])
+@pytest.mark.parametrize("members", [{"is_running": True}, {"is_resting": True}])
 def test_one_that_is_at_work_or_rests_is_not_queued(agenda: Agenda, members: dict[str, bool]) -> None:
     agenda.queue(healing("1", **members))
     assert not agenda.has_waiting(Lane.REPAIR)
@@ -45,7 +46,7 @@ def test_one_that_is_at_work_or_rests_is_not_queued(agenda: Agenda, members: dic
     [(Phase.HEALING, Lane.REPAIR), (Phase.LEAVING, Lane.LIGHT), (Phase.WAITING, None), (Phase.STREAM, None)],
 )
 def test_the_phase_decides_the_lane_of_one_without_events(agenda: Agenda, phase: Phase, lane: Lane | None) -> None:
-    assert agenda.choose_lane(Following(id="1", path="1", phase=phase)) is lane
+    assert agenda.choose_lane(following_of("1", "1", phase=phase)) is lane
 
 
 def test_those_whose_rest_is_over_are_due_earliest_first(agenda: Agenda, clock: HandClock) -> None:
@@ -62,7 +63,7 @@ def test_those_whose_rest_is_over_are_due_earliest_first(agenda: Agenda, clock: 
 
 def test_a_reminder_lets_the_repository_work_meanwhile(agenda: Agenda, clock: HandClock) -> None:
     following = healing("1")
-    agenda.remind(following, 1.0)
+    agenda.remind(following)
     agenda.queue(following)
     assert agenda.has_waiting(Lane.REPAIR)
     clock.advance(1.0)

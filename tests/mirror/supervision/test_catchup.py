@@ -10,8 +10,9 @@ from hgext.vcsreplicator.log import EVENTS
 from hgext.vcsreplicator.mirror.notes import Detached
 from hgext.vcsreplicator.mirror.supervision import catchup
 from hgext.vcsreplicator.mirror.supervision.catchup import LIMIT, PASSED_OVER, STUCK_AFTER, CatchUpReaders
-from hgext.vcsreplicator.mirror.supervision.following import Following, Phase
+from hgext.vcsreplicator.mirror.supervision.life import Following, Phase
 from hgext.vcsreplicator.words.records import Reason
+from testing.builders.mirror.lives import following_of, put
 from testing.clock import HandClock
 
 
@@ -52,7 +53,7 @@ def detached(number: int, partition: int = 1) -> Following:
     note = Detached(
         repository=name, path=name, partition=partition, offset=number, reason=Reason.LOCKED, note="", since=0.0
     )
-    return Following(id=name, path=name, phase=Phase.WAITING, note=note)
+    return following_of(name, name, phase=Phase.WAITING, note=note)
 
 
 def start(readers: CatchUpReaders, count: int, partition: int) -> list[Following]:
@@ -71,7 +72,7 @@ def reading() -> list[str]:
 def bring_nothing(readers: CatchUpReaders, clock: HandClock, seconds: float) -> None:
     """Let a time pass in which the log brings nothing, though it is asked again and again."""
     for reader in Reader.running:
-        readers.read_on(Following(id=reader.follows, path=""))
+        readers.read_on(following_of(reader.follows, ""))
     clock.advance(seconds)
     readers.pass_over_stuck()
 
@@ -90,6 +91,7 @@ def test_no_more_than_the_limit_read_at_a_time_and_the_others_follow_in_turn(rea
 def test_a_repository_that_starts_again_has_one_reader_from_its_resume_point(readers: CatchUpReaders) -> None:
     following = detached(7)
     readers.start(following)
+    put(following, phase=Phase.WAITING)
     readers.start(following)
     [reader] = Reader.running
     assert (reader.run, reader.start_at) == (2, {("events", 1): 7})
@@ -120,7 +122,7 @@ def test_a_partition_that_was_passed_over_gets_readers_again(readers: CatchUpRea
     bring_nothing(readers, clock, STUCK_AFTER)
     assert not {*reading()} & {following.id for following in dead}
     clock.advance(PASSED_OVER)
-    readers.stop(Following(id=reading()[0], path=""))
+    readers.stop(following_of(reading()[0], ""))
     assert {*reading()} & {following.id for following in dead}
 
 
@@ -150,10 +152,10 @@ def test_a_reader_without_progress_stays_while_only_its_own_partition_waits(
 def test_a_repository_that_made_way_goes_on_where_its_reader_was(readers: CatchUpReaders, clock: HandClock) -> None:
     first, *_ = start(readers, LIMIT, partition=0)
     others = start(readers, LIMIT, partition=1)
-    run = first.run
+    run = first.work.run
     readers.advance(first, 77)
     bring_nothing(readers, clock, STUCK_AFTER)
-    assert first.run > run  # what its former reader brings late is not taken
+    assert first.work.run > run  # what its former reader brings late is not taken
     for following in others:
         readers.stop(following)
     assert next(reader.start_at for reader in Reader.running if reader.follows == first.id) == {(EVENTS, 0): 77}

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hgext.vcsreplicator.log import EVENTS, ROSTER, STATE
-from hgext.vcsreplicator.mirror.supervision.following import Phase
+from hgext.vcsreplicator.mirror.supervision.life import Phase
 from hgext.vcsreplicator.mirror.supervision.state import DOUBT, AckBook
 from hgext.vcsreplicator.mirror.task import Trouble
 from hgext.vcsreplicator.words import wire
@@ -17,6 +17,7 @@ from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.aggregator.chains import Chain
 from testing.builders.aggregator.states import state_of
+from testing.builders.mirror.lives import put
 from testing.builders.mirror.supervising import Bench, Deletion, catching_up, checkpoint
 
 
@@ -125,7 +126,7 @@ def test_a_repository_leaves_at_the_state_that_moves_it_out_of_the_rules(bench: 
 def test_nothing_leaves_a_backup_and_its_new_role_counts_at_once(bench: Bench) -> None:
     chain = Chain("other/r")
     carry(bench, "re:this/.*", role=MirrorRole.BACKUP)
-    bench.mirror.state.table.get_or_add(chain.repository, chain.path).checkpoint = checkpoint(chain.next())
+    put(bench.mirror.state.table.get_or_add(chain.repository, chain.path), checkpoint=checkpoint(chain.next()))
     say(bench, chain.events[0])
     assert leaves(bench) == []
     carry(bench, "re:this/.*", version=2)
@@ -137,10 +138,10 @@ def test_a_repository_that_leaves_while_it_catches_up_has_no_reader_any_more(ben
     chain = Chain("other/r")
     applied(bench, chain)
     following = catching_up(bench, chain.events[0])
-    run = following.drops
+    run = following.work.drops
     carry(bench, "re:this/.*")
     assert (following.phase, [*bench.mirror.readers._running]) == (Phase.LEAVING, [])
-    assert following.drops > run
+    assert following.work.drops > run
 
 
 def test_a_deletion_that_follows_in_the_stream_is_not_carried_out_before_it_comes(bench: Bench) -> None:

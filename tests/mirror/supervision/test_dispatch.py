@@ -14,6 +14,7 @@ from hgext.vcsreplicator.words.records import Reason
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.aggregator.chains import Chain
 from testing.builders.aggregator.states import state_of
+from testing.builders.mirror.lives import put
 from testing.builders.mirror.supervising import Bench, checkpoint, until_given
 
 
@@ -114,7 +115,7 @@ def test_a_deletion_that_was_released_long_ago_is_carried_out_once_it_is_applied
     created, deleted = chain.next(), chain.next(Type.DELETED)
     over = state_of(deleted, deleted=True, released=2, noticed=2)
     bench.mirror.control.load(STATE, chain.repository, to_json(over))
-    bench.mirror.state.table.get_or_add(chain.repository, "r").checkpoint = checkpoint(created)
+    put(bench.mirror.state.table.get_or_add(chain.repository, "r"), checkpoint=checkpoint(created))
     bench.read(deleted)
     bench.answer(bench.pool.given[-1], done=1, checkpoint=checkpoint(deleted, deleted=True), folder="/x", serving=1)
     bench.mirror.turn(0)
@@ -159,7 +160,7 @@ def test_after_a_start_a_level_has_the_time_of_its_own_ack_alone(bench: Bench) -
         bench.mirror.startup.adopt(found, acked)
         following = bench.mirror.state.table.get(first.repository)
         assert following is not None
-        assert following.served_at == served_at
+        assert following.disk.served_at == served_at
 
 
 def test_caches_are_filled_once_more_is_served(bench: Bench) -> None:

@@ -9,7 +9,7 @@ from hgext.vcsreplicator.log import EVENTS, STATE, partition_of
 from hgext.vcsreplicator.mirror.pool import Answered
 from hgext.vcsreplicator.mirror.sources import ReadRecords
 from hgext.vcsreplicator.mirror.supervision import catchup
-from hgext.vcsreplicator.mirror.supervision.following import Following, Phase
+from hgext.vcsreplicator.mirror.supervision.life import Deed, Following, Phase
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import Event, Type
 from hgext.vcsreplicator.words.records import Reason
@@ -25,6 +25,7 @@ def catch_up(bench: Bench, monkeypatch: pytest.MonkeyPatch, first: Event) -> tup
     read_on: list[str] = []
     monkeypatch.setattr(bench.mirror.readers, "_start_next", lambda: None)
     monkeypatch.setattr(bench.mirror.readers, "read_on", lambda following: read_on.append(following.id))
+    monkeypatch.setitem(bench.mirror.state.deeds, Deed.READ_ON, bench.mirror.readers.read_on)
     bench.read(first)
     bench.applied(first)
     bench.detach(first.repository, Reason.GAP, "lacks one")
@@ -39,7 +40,7 @@ def bring(bench: Bench, following: Following, *events: Event, position: int) -> 
     """What the repository's reader read."""
     records = [bench.record(EVENTS, event.repository, wire.encode(event)) for event in events]
     bench.mirror.receive(
-        ReadRecords(records=records, positions={(EVENTS, 0): position}, follows=following.id, run=following.run)
+        ReadRecords(records=records, positions={(EVENTS, 0): position}, follows=following.id, run=following.work.run)
     )
     bench.mirror.turn(0)
 
@@ -48,7 +49,7 @@ def test_a_note_stays_until_what_was_caught_up_is_applied(bench: Bench, monkeypa
     first, second = Chain("r").take(2)
     following, _ = catch_up(bench, monkeypatch, first)
     bring(bench, following, second, position=bench.mirror.state.backlog.next(0))
-    assert following.phase is Phase.JOINING
+    assert following.work.phase is Phase.JOINING
     assert [note.repository for note in bench.notes.detached()] == [first.repository]
     bench.applied(second)
     assert following.phase is Phase.STREAM
@@ -96,7 +97,7 @@ def test_what_rests_longer_than_an_earlier_alarm_said_is_left_alone(bench: Bench
     assert following is not None
     bench.mirror.state.agenda.rest(following, 1000.0)
     bench.passes(100)
-    assert (following.phase, following.is_resting) == (Phase.WAITING, True)
+    assert (following.phase, following.work.is_resting) == (Phase.WAITING, True)
     assert [note.attempts for note in bench.notes.detached()] == [0]
 
 

@@ -10,6 +10,7 @@ import structlog
 
 from hgext.vcsreplicator.log import EVENTS
 from hgext.vcsreplicator.mirror.pool import Answered
+from hgext.vcsreplicator.mirror.sources import ReadRecords
 from hgext.vcsreplicator.mirror.supervision import intake
 from hgext.vcsreplicator.mirror.task import Trouble
 from hgext.vcsreplicator.words import wire
@@ -121,9 +122,11 @@ def test_lines_about_the_way_back_name_the_last_event_that_was_applied(bench: Be
     bench.detach(first.repository, Reason.DIVERGED, "differs")
     bench.passes(60)
     bench.answer(bench.pool.given[-1], done=0, checkpoint=checkpoint(first), folder="/x", serving=1)
+    bench.passes(1)
     following = bench.mirror.state.table.get(first.repository)
     assert following is not None
-    bench.mirror.healing._rejoin(following)
+    end = {(EVENTS, 0): bench.mirror.state.backlog.next(0)}
+    bench.mirror.receive(ReadRecords(records=(), positions=end, follows=following.id, run=following.work.run))
     assert names(lines, "healed") == names(lines, "rejoined") == [of(first)]
 
 

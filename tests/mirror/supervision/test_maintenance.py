@@ -21,6 +21,7 @@ from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.event import Event
 from hgext.vcsreplicator.words.records import Reason
 from testing.builders.aggregator.chains import Chain
+from testing.builders.mirror.lives import put
 from testing.builders.mirror.supervising import Bench, checkpoint
 
 
@@ -99,7 +100,7 @@ def test_a_repository_whose_task_is_long_keeps_its_turn_and_others_do_not_wait(b
         apply(bench, each)
         following = bench.mirror.state.table.get(each.repository)
         assert following is not None
-        following.is_running = each is event
+        put(following, is_running=each is event)
         bench.mirror.maintenance.mark_cold(following, relock=True)
     bench.clock.advance(WARM_AFTER)
     bench.mirror.turn(0)
@@ -107,7 +108,7 @@ def test_a_repository_whose_task_is_long_keeps_its_turn_and_others_do_not_wait(b
     del bench.pool.workers[-1:]
     following = bench.mirror.state.table.get(event.repository)
     assert following is not None
-    following.is_running = False
+    put(following, is_running=False)
     bench.mirror.turn(0)
     assert begun(bench, Warm) == [Warm(repository=event.repository, folder="/x", relock=True)]
 
@@ -210,8 +211,8 @@ def test_a_release_that_a_check_does_not_find_is_carried_out_again_unless_anothe
     apply(bench, event)
     following = bench.mirror.state.table.get(event.repository)
     assert following is not None
-    following.incarnation, following.released, following.serving = event.incarnation, 1, 1
+    put(following, incarnation=event.incarnation, released=1, serving=1)
     for shown, serving in (((2, 0), 1), ((1, 0), 0)):
         bench.mirror.maintenance.take_checked(Checked(repository=event.repository, problem=None, shown=shown))
-        assert following.serving == serving
-        assert following.is_queued == (serving == 0)
+        assert following.disk.serving == serving
+        assert bench.mirror.state.agenda.is_queued(following) == (serving == 0)

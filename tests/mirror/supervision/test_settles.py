@@ -28,7 +28,7 @@ from hgext.vcsreplicator.mirror.pool import Answered, Lane, WorkerPool
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.mirror.sources import ReadRecords
 from hgext.vcsreplicator.mirror.supervision import catchup
-from hgext.vcsreplicator.mirror.supervision.following import Following, Phase
+from hgext.vcsreplicator.mirror.supervision.life import Following, Phase
 from hgext.vcsreplicator.mirror.supervision.supervisor import Supervisor
 from hgext.vcsreplicator.mirror.task import FoundRepository, Task, TaskOutcome, Trouble
 from hgext.vcsreplicator.mirror.writer import AckWriter
@@ -362,12 +362,14 @@ class World:
         tasks = [worker.busy.repository for worker in self.pool.workers if isinstance(worker.busy, Task)]
         assert len(tasks) == len(set(tasks)), "two workers have one repository"
         for following in self.mirror.state.table:
-            assert following.is_running == (following.id in tasks)
-            assert not following.is_resting or following.id in alarmed, f"rests forever: {following}"
-            assert following.is_running or following.is_resting or self.goes_on(following), f"forgotten: {following}"
+            assert following.work.is_running == (following.id in tasks)
+            assert not following.work.is_resting or following.id in alarmed, f"rests forever: {following}"
+            assert following.work.is_running or following.work.is_resting or self.goes_on(following), (
+                f"forgotten: {following}"
+            )
 
     def goes_on(self, following: Following) -> bool:
-        waits = following.is_queued or following.id in self.mirror.readers._waiting
+        waits = self.mirror.state.agenda.is_queued(following) or following.id in self.mirror.readers._waiting
         if following.phase is Phase.STREAM:
             return waits or self.mirror.state.agenda.choose_lane(following) is None
         if following.phase is Phase.CATCHING_UP:

@@ -9,11 +9,12 @@ import pytest
 from hgext.vcsreplicator.mirror.checkpoint import before_first
 from hgext.vcsreplicator.mirror.notes import Detached, Notes
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
-from hgext.vcsreplicator.mirror.supervision.following import Phase
+from hgext.vcsreplicator.mirror.supervision.life import Phase
 from hgext.vcsreplicator.mirror.supervision.state import State
 from hgext.vcsreplicator.mirror.writer import AckWriter
 from hgext.vcsreplicator.words.records import Ack, Reason
 from hgext.vcsreplicator.words.shape import from_json
+from testing.builders.mirror.lives import put
 from testing.clock import HandClock
 
 FIRST, SECOND = "1" * 32, "2" * 32
@@ -49,7 +50,7 @@ def test_an_ack_is_written_only_if_it_differs(state: State, written: Written) ->
     following = state.table.get_or_add(FIRST, "q")
     state.acks.send(following)
     assert written.acks == []  # nothing was ever known of it
-    following.checkpoint = replace(before_first(FIRST, "3" * 32, "q", 1), seq=4)
+    put(following, checkpoint=replace(before_first(FIRST, "3" * 32, "q", 1), seq=4))
     for _ in range(2):
         state.acks.send(following)
     assert [ack.applied for ack in written.acks if ack] == [4]
@@ -61,16 +62,16 @@ def test_an_ack_is_written_only_if_it_differs(state: State, written: Written) ->
 
 def test_no_more_is_acked_as_served_than_is_applied(state: State, written: Written) -> None:
     following = state.table.get_or_add(FIRST, "q")
-    following.checkpoint, following.serving = replace(before_first(FIRST, "3" * 32, "q", 1), seq=4), 9
+    put(following, checkpoint=replace(before_first(FIRST, "3" * 32, "q", 1), seq=4), serving=9)
     state.acks.send(following)
     assert [ack.serving for ack in written.acks if ack] == [4]
 
 
 def test_what_is_served_since_an_unknown_time_is_served_since_it_was_applied(state: State, written: Written) -> None:
     following = state.table.get_or_add(FIRST, "q")
-    following.checkpoint = replace(before_first(FIRST, "3" * 32, "q", 1), seq=4, time=7.0)
+    put(following, checkpoint=replace(before_first(FIRST, "3" * 32, "q", 1), seq=4, time=7.0))
     state.acks.send(following)
-    following.served_at = 9.0
+    put(following, served_at=9.0)
     state.acks.send(following)
     assert [ack.served_at for ack in written.acks if ack] == [7.0, 9.0]
 
@@ -80,7 +81,7 @@ def test_an_ack_names_the_reason_until_the_repository_is_in_the_stream(
     state: State, written: Written, phase: Phase, detached: str | None
 ) -> None:
     following = state.table.get_or_add(SECOND, "Q")
-    following.note, following.phase = note(Reason.GAP), phase
+    put(following, note=note(Reason.GAP), phase=phase)
     state.acks.send(following)
     assert [ack.detached for ack in written.acks if ack] == [detached]
 
@@ -93,7 +94,7 @@ def test_a_place_that_becomes_free_is_tried_by_those_it_kept_out(
     state: State, reason: Reason, phase: Phase, due: list[str]
 ) -> None:
     first, second = state.table.get_or_add(FIRST, "q"), state.table.get_or_add(SECOND, "q")
-    second.phase, second.note = phase, note(reason)
+    put(second, phase=phase, note=note(reason))
     state.table.vacate(second)
     assert list(state.agenda.take_due()) == []
     state.table.vacate(first)

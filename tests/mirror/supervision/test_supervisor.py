@@ -16,7 +16,7 @@ from hgext.vcsreplicator.mirror.notes import DeletedRepository, Detached
 from hgext.vcsreplicator.mirror.pool import Answered, Lane
 from hgext.vcsreplicator.mirror.sources import AHEAD, ExpiredPosition, ReadRecords, SkippedRecords, Source
 from hgext.vcsreplicator.mirror.supervision import maintenance
-from hgext.vcsreplicator.mirror.supervision.following import Phase
+from hgext.vcsreplicator.mirror.supervision.life import Phase
 from hgext.vcsreplicator.mirror.supervision.supervisor import BUSY_TURN, IDLE_TURN
 from hgext.vcsreplicator.mirror.task import Check, Checked, FoundRepository, Sweep, Task, Trouble
 from hgext.vcsreplicator.mirror.writer import AckWriter, Ends
@@ -29,6 +29,7 @@ from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.aggregator.chains import Chain
 from testing.builders.aggregator.states import state_of
+from testing.builders.mirror.lives import put
 from testing.builders.mirror.supervising import Bench, Deletion, catching_up, checkpoint, until_given
 from testing.waiting import eventually
 
@@ -365,10 +366,10 @@ def test_a_heal_request_for_what_is_at_work_is_kept_until_it_can_be_granted(benc
     following = bench.mirror.state.table.get(event.repository)
     assert following is not None
     [request] = bench.notes.requests.list_open()
-    assert following.heal_requests == []
+    assert following.trouble.heal_requests == ()
     bench.applied(event)
     bench.passes(10)
-    assert (following.phase, following.heal_requests) == (Phase.CATCHING_UP, [request.id])
+    assert (following.phase, following.trouble.heal_requests) == (Phase.CATCHING_UP, (request.id,))
     assert bench.notes.requests.list_open() == [request]
 
 
@@ -381,7 +382,7 @@ def test_a_heal_request_is_answered_once_the_repository_follows_the_stream_again
     bench.passes(10)
     assert [request.done_at for request in bench.notes.requests.list_open()] == [None]
     bench.mirror.receive(
-        ReadRecords(records=[], positions={(EVENTS, 0): 9}, follows=event.repository, run=following.run)
+        ReadRecords(records=[], positions={(EVENTS, 0): 9}, follows=event.repository, run=following.work.run)
     )
     [request] = bench.notes.requests.list_newest(5)
     assert (request.who, request.asked_at, request.result) == ("dana", 1.0, "healed")
@@ -553,7 +554,7 @@ def test_of_two_folders_with_one_repository_the_one_at_its_path_is_followed_and_
         bench.mirror.startup.adopt_all(found if is_first else found[::-1], {})
     following = bench.mirror.state.table.get(event.repository)
     assert following is not None
-    assert following.folder == own
+    assert following.disk.folder == own
     assert [(line["log_level"], line["folder"], line["other"]) for line in lines] == [("error", own, copy)]
 
 
@@ -608,7 +609,7 @@ def test_what_expired_is_read_on_from_where_the_log_ended_when_the_master_was_as
     assert following is not None
     bench.passes(2)
     assert following.phase is Phase.CATCHING_UP
-    for run, reason in ((following.run - 1, Reason.GAP), (following.run, Reason.EXPIRED)):
+    for run, reason in ((following.work.run - 1, Reason.GAP), (following.work.run, Reason.EXPIRED)):
         bench.mirror.receive(ExpiredPosition(follows=following.id, run=run, reason="expired"))
         assert [note.reason for note in bench.notes.detached()] == [reason]
     bench.read(other)
@@ -652,7 +653,7 @@ def test_a_repository_without_a_known_path_is_named_by_its_id_while_its_note_can
     monkeypatch.setattr(bench.notes, "detach", detach)
     following = bench.mirror.state.table.get(event.repository)
     assert following is not None
-    following.path = ""
+    put(following, path="")
     bench.detach(event.repository, Reason.GAP, "had events up to 6, has 0 now")
     assert f"; {event.repository}: gap had events up to 6" in (bench.mirror.detachments.trouble or "")
 
@@ -1049,7 +1050,7 @@ def test_an_event_that_is_not_read_yet_or_whose_repository_is_at_work_is_not_mis
     following = bench.mirror.state.table.get(first.repository)
     assert following is not None
     for more, is_running, found in ((1, False, []), (0, True, []), (0, False, [Reason.GAP])):
-        following.is_running = is_running
+        put(following, is_running=is_running)
         ends = {0: bench.mirror.state.backlog.next(0) + more}
         bench.mirror.receive(Ends(ends=ends, expected={second.repository: (second.incarnation, 2)}))
         assert [note.reason for note in bench.notes.detached()] == found
@@ -1072,7 +1073,7 @@ def test_an_event_that_the_log_does_not_bring_is_asked_of_the_master_ever_more_r
             task = bench.pool.given[-1].busy
             repairs.append(task.heal)
             bench.answer(bench.pool.given[-1], done=0, checkpoint=checkpoint(first), folder="/x", serving=1)
-        read = ReadRecords(records=(), positions={(EVENTS, 0): end}, follows=following.id, run=following.run)
+        read = ReadRecords(records=(), positions={(EVENTS, 0): end}, follows=following.id, run=following.work.run)
         bench.mirror.receive(read)
         assert following.phase is Phase.STREAM
     assert attempts == [0, 1, 2, 3]
@@ -1249,7 +1250,7 @@ def test_what_a_reader_brought_before_its_repository_was_detached_anew_is_not_ta
     first, _, third = Chain("r").take(3)
     bench.read(first)
     bench.applied(first)
-    run = catching_up(bench, first).run
+    run = catching_up(bench, first).work.run
     following = catching_up(bench, first)
     late = bench.record(EVENTS, third.repository, wire.encode(third))
     bench.mirror.receive(ReadRecords(records=[late], positions={(EVENTS, 0): 99}, follows=following.id, run=run))
@@ -1266,13 +1267,13 @@ def test_an_event_of_an_unknown_version_waits_for_the_upgrade_also_when_it_is_me
     bench.read(first)
     bench.applied(first)
     following = catching_up(bench, first)
-    following.repaired_to = repaired_to
+    put(following, repaired_to=repaired_to)
     newer = wire.encode(second).replace(b'"version":1}', b'"version":9}')
     records = (
         bench.record(EVENTS, first.repository, newer),
         bench.record(EVENTS, first.repository, wire.encode(third)),
     )
-    read = ReadRecords(records=records, positions={(EVENTS, 0): 99}, follows=following.id, run=following.run)
+    read = ReadRecords(records=records, positions={(EVENTS, 0): 99}, follows=following.id, run=following.work.run)
     bench.mirror.receive(read)
     [note] = bench.notes.detached()
     assert (note.reason, following.phase) == (Reason.UNKNOWN_VERSION, Phase.WAITING)
@@ -1285,9 +1286,9 @@ def test_a_release_that_is_stuck_is_tried_again_with_the_next_state(bench: Bench
     bench.applied(first)
     following = bench.mirror.state.table.get(first.repository)
     assert following is not None
-    following.is_release_stuck = True
+    put(following, is_release_stuck=True)
     bench.records(bench.record(STATE, first.repository, to_json(state_of(second))))
-    assert not following.is_release_stuck
+    assert not following.trouble.is_release_stuck
 
 
 def test_a_repair_that_takes_long_is_not_slow_work(bench: Bench) -> None:

@@ -15,8 +15,8 @@ from hgext.vcsreplicator.mirror.service import _find_own_records, _read_acks
 from hgext.vcsreplicator.mirror.supervision import intake
 from hgext.vcsreplicator.mirror.supervision.agenda import Agenda
 from hgext.vcsreplicator.mirror.supervision.dispatch import TaskDispatch
-from hgext.vcsreplicator.mirror.supervision.following import Following
 from hgext.vcsreplicator.mirror.supervision.healing import Healing
+from hgext.vcsreplicator.mirror.supervision.life import Following
 from hgext.vcsreplicator.mirror.supervision.state import RepositoryTable
 from hgext.vcsreplicator.mirror.task import Task, Trouble
 from hgext.vcsreplicator.words import wire

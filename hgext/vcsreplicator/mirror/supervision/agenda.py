@@ -2,13 +2,15 @@
 """Which repositories wait for a worker, which for a time. Pure but for its clock."""
 
 import heapq
-from collections import deque
 from collections.abc import Iterator
 
 from ...words.clock import Clock
 from ..pool import Lane
 from .backlog import Backlog
-from .following import Following, Phase
+from .life import Following, Phase
+
+# Seconds after which a stuck release is retried on its own: another process may have been in its way.
+RELEASE_AGAIN = 1.0
 
 
 class Agenda:
@@ -16,17 +18,20 @@ class Agenda:
 
     def __init__(self, backlog: Backlog, clock: Clock, large_bytes: int) -> None:
         self._backlog, self._clock, self._large_bytes = backlog, clock, large_bytes
-        self._waiting: dict[Lane, deque[str]] = {lane: deque() for lane in Lane}
+        # Those that wait longest come first.
+        self._waiting: dict[Lane, dict[str, None]] = {lane: {} for lane in Lane}
         self._alarms: list[tuple[float, str]] = []
 
     def queue(self, following: Following) -> None:
         """Let the repository wait for a worker, if it has work that may begin now."""
-        if following.is_queued or following.is_running or following.is_resting:
+        if self.is_queued(following) or following.work.is_running or following.work.is_resting:
             return
         lane = self.choose_lane(following)
         if lane is not None:
-            following.is_queued = True
-            self._waiting[lane].append(following.id)
+            self._waiting[lane][following.id] = None
+
+    def is_queued(self, following: Following) -> bool:
+        return any(following.id in waiting for waiting in self._waiting.values())
 
     def choose_lane(self, following: Following) -> Lane | None:
         """Return where the repository's next task belongs; None if there is none."""
@@ -43,20 +48,26 @@ class Agenda:
 
     def take_next(self, lane: Lane) -> str:
         """Return the repository that has waited longest for this lane; end its wait."""
-        return self._waiting[lane].popleft()
+        repository = next(iter(self._waiting[lane]))
+        del self._waiting[lane][repository]
+        return repository
 
     def rest(self, following: Following, seconds: float) -> None:
         """Give the repository no work until the time is over."""
-        following.is_resting, following.rests_until = True, self._clock.monotonic() + seconds
-        heapq.heappush(self._alarms, (following.rests_until, following.id))
+        following.take(following.rest(until=self._clock.monotonic() + seconds))
+        self.set_alarm(following)
 
-    def remind(self, following: Following, seconds: float) -> None:
-        """Let `take_due` yield the repository, idle or not, after this many seconds."""
-        heapq.heappush(self._alarms, (self._clock.monotonic() + seconds, following.id))
+    def set_alarm(self, following: Following) -> None:
+        """Let `take_due` yield the repository at the end of its rest."""
+        heapq.heappush(self._alarms, (following.work.rests_until, following.id))
+
+    def remind(self, following: Following) -> None:
+        """Let `take_due` yield the repository, idle or not, after RELEASE_AGAIN seconds."""
+        heapq.heappush(self._alarms, (self._clock.monotonic() + RELEASE_AGAIN, following.id))
 
     def is_rested(self, following: Following) -> bool:
         """Return whether the time until which the repository rests is over."""
-        return self._clock.monotonic() >= following.rests_until
+        return self._clock.monotonic() >= following.work.rests_until
 
     @property
     def next_due(self) -> float | None:

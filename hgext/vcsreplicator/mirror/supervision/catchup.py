@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ...log import EVENTS, Log
 from ...words.clock import Clock
 from ..sources import Source, SourceReport
-from .following import Following, Phase, resume_offset
+from .life import Following
 
 # How many repositories catch up at a time; the others wait for their turn.
 LIMIT = 8
@@ -51,9 +51,8 @@ class CatchUpReaders:
         """Read a detached repository from its resume point, once a reader may start."""
         self.stop(following)
         assert following.note is not None
-        following.phase = Phase.CATCHING_UP
-        following.run += 1
-        partition, position = following.note.partition, resume_offset(following, following.note)
+        following.take(following.read())
+        partition, position = following.note.partition, following.find_resume_offset(following.note)
         self._waiting[following.id] = _CatchUp(following=following, partition=partition, position=position)
         self._start_next()
 
@@ -89,7 +88,7 @@ class CatchUpReaders:
                 self._passed_over[each.partition] = now + PASSED_OVER
                 self._end_reader(each)
                 self._waiting[each.following.id] = each
-                each.following.run += 1  # what that reader brings late is not taken
+                each.following.take(each.following.read_later())
                 self._start_next()
 
     def close(self) -> None:
@@ -111,7 +110,7 @@ class CatchUpReaders:
             each = self._waiting[firsts[min(ranks, key=ranks.__getitem__)]]
             following = each.following
             start = {(EVENTS, each.partition): each.position}
-            source = Source(self._log, start, self._report, follows=following.id, run=following.run)
+            source = Source(self._log, start, self._report, follows=following.id, run=following.work.run)
             each.source, each.asked = source.start(), self._clock.monotonic()
             self._running[following.id] = self._waiting.pop(following.id)
 

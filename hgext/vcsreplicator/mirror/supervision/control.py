@@ -17,7 +17,7 @@ from ...words.shape import from_json
 from ...words.unexpected import fault
 from .. import metrics
 from .departures import Departures, deletion
-from .following import Following
+from .life import Following
 from .state import State
 
 # The file by whose time web servers know when this machine last heard the aggregator.
@@ -104,16 +104,8 @@ class Control:
             self._update(following, state)
 
     def _update(self, following: Following, state: RepositoryState) -> None:
-        checkpoint = following.checkpoint
-        if checkpoint is None or checkpoint.incarnation != state.incarnation or state.seq >= checkpoint.seq:
-            following.master_path = state.path
-        else:
-            following.master_path = checkpoint.path
-        following.released, following.incarnation, following.retired = state.released, state.incarnation, state.retired
-        following.newest_known = state.seq, state.event, state.digest
-        following.is_release_stuck = False
-        following.expected = state.seq if self._membership.carries(state.path) else 0
-        following.deletion = deletion(state, self._clock.now()) if state.deleted else None
+        last = deletion(state, self._clock.now()) if state.deleted else None
+        following.take(following.learn(state, is_carried=self._membership.carries(state.path), deletion=last))
         self._departures.leave_if_due(following)
         self._agenda.queue(following)
 

@@ -10,7 +10,7 @@ from ...words.records import RepositoryState
 from ..checkpoint import Checkpoint, before_first
 from ..notes import DeletedRepository, try_to_write
 from .catchup import CatchUpReaders
-from .following import Following, Phase
+from .life import Following, Phase
 from .state import State
 
 logger = structlog.get_logger()
@@ -23,7 +23,7 @@ class Departures:
     """
 
     def __init__(self, state: State, readers: CatchUpReaders) -> None:
-        self._table, self._agenda, self._backlog, self._acks = state.table, state.agenda, state.backlog, state.acks
+        self._state, self._table, self._backlog, self._acks = state, state.table, state.backlog, state.acks
         self._membership, self._notes, self._clock = state.membership, state.notes, state.clock
         self._readers = readers
         self._deleted = {deleted.repository: deleted for deleted in state.notes.deleted()}
@@ -112,18 +112,13 @@ class Departures:
         A task that is under way ends before. It leaves if this mirror no longer carries it, or if it waits for a repair while the
         master has deleted it. One that follows the stream meets its deletion there.
         """
-        is_lost = following.phase is Phase.WAITING and following.deletion is not None
-        path = following.master_path or following.path
+        is_lost = following.phase is Phase.WAITING and following.log.deletion is not None
+        path = following.master_path
         is_due = (is_lost or bool(path and not self._membership.carries(path))) and not self._membership.is_backup
-        if not is_due or following.is_running or following.phase is Phase.LEAVING:
-            return following.phase is Phase.LEAVING
-        logger.info("leaves", **following.names, deleted=following.deletion is not None)
-        self._readers.stop(following)
-        self._backlog.drop(following.id)  # after a kill it is found on the disk and leaves again
-        following.drops += 1
-        following.is_resting, following.phase = False, Phase.LEAVING
-        self._agenda.queue(following)
-        return True
+        if is_due and not following.work.is_running and following.phase is not Phase.LEAVING:
+            logger.info("leaves", **following.names, deleted=following.log.deletion is not None)
+            self._state.take(following, following.leave())
+        return following.phase is Phase.LEAVING
 
     def finish(self, state: RepositoryState) -> None:
         """Record that the repository's deletion is noticed: withdraw its ack."""
@@ -132,7 +127,7 @@ class Departures:
         if following is None and state.repository in self._acked:
             self._acked.remove(state.repository)
             self._acks.withdraw(state.repository)
-        if following is not None and not following.is_running:
+        if following is not None and not following.work.is_running:
             self.abandon_if_finished(following)
 
     def forget_if_finished(self, deleted: DeletedRepository) -> None:
@@ -159,7 +154,7 @@ class Departures:
         self._table.remove(following)
 
     def _put_at_deletion(self, following: Following, checkpoint: Checkpoint) -> None:
-        following.checkpoint, following.serving, following.served_at = checkpoint, checkpoint.seq, self._clock.now()
+        following.take(following.end_at(checkpoint, now=self._clock.now()))
 
 
 def deletion(of: Event | RepositoryState, now: float) -> Checkpoint:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The way of a detached repository back to the stream: repair, catch-up, rejoin."""
 
-from dataclasses import replace
-
 import structlog
 
 from ...log import EVENTS
@@ -13,9 +11,9 @@ from ..notes import HEAL, try_to_write
 from ..sources import ExpiredPosition, ReadRecords
 from .catchup import CatchUpReaders
 from .departures import Departures
-from .detached import NOTE_AGAIN, Detachments
-from .following import Following, Phase, needed_repair
+from .detached import Detachments
 from .intake import checked_event
+from .life import NOTE_AGAIN, Deed, Following, Phase
 from .state import State
 
 # Seconds between two looks at a detached repository while its last task is still under way.
@@ -27,27 +25,28 @@ class Healing:
     """Leads detached repositories back to the stream."""
 
     def __init__(self, state: State, readers: CatchUpReaders, departures: Departures, detachments: Detachments) -> None:
+        self._state = state
         self._settings, self._notes, self._clock = state.settings, state.notes, state.clock
         self._membership = state.membership
-        self._table, self._agenda, self._backlog, self._acks = state.table, state.agenda, state.backlog, state.acks
+        self._table, self._agenda, self._backlog = state.table, state.agenda, state.backlog
         self._readers, self._departures, self._detachments = readers, departures, detachments
+        state.deeds |= {Deed.REJOIN: self._rejoin, Deed.FINISH_LEAVING: self._finish_leaving}
 
     def wake(self, repository: str) -> None:
         """Take the step that the repository rested for, unless another one began."""
         following = self._table.get(repository)
         if following is None:
             return
-        if following.is_release_stuck and not following.is_resting:
-            following.is_release_stuck = False
-            self._agenda.queue(following)
-        if not following.is_resting or not self._agenda.is_rested(following):
+        if following.trouble.is_release_stuck and not following.work.is_resting:
+            self._state.take(following, following.release_again())
+        if not following.work.is_resting or not self._agenda.is_rested(following):
             return
-        following.is_resting = False
-        if following.unwritten_note is not None:
-            self._detachments.write_note(following, following.unwritten_note)
+        following.take(following.end_rest())
+        if following.trouble.unwritten_note is not None:
+            self._detachments.write_note(following)
         elif following.phase is Phase.JOINING and not self._backlog.has_untracked(following.id):
             self._rejoin(following)
-        elif following.phase is Phase.WAITING and following.is_running:
+        elif following.phase is Phase.WAITING and following.work.is_running:
             self._agenda.rest(following, TASK_AGAIN)
         elif following.phase is Phase.WAITING:
             self._attempt(following)
@@ -63,30 +62,10 @@ class Healing:
             if request.kind == HEAL:
                 self._take_up_request(request)
 
-    def take_success(self, following: Following) -> None:
-        """Take the next step after a task that ended without trouble."""
-        note = following.note
-        match following.phase:
-            case Phase.HEALING:
-                logger.info("healed", **following.names)
-                assert note is not None
-                if note.reason is Reason.EXPIRED:
-                    following.note = replace(note, offset=following.repaired_to)
-                self._readers.start(following)
-            case Phase.WAITING if note is not None and note.reason is Reason.SLOW:
-                self._readers.start(following)
-            case Phase.CATCHING_UP:
-                if self._backlog.size(following.id) < self._settings.repository_buffer_bytes // 4:
-                    self._readers.read_on(following)
-            case Phase.JOINING if not self._backlog.has_untracked(following.id):
-                self._rejoin(following)
-            case Phase.LEAVING:
-                self._finish_leaving(following)
-
     def take_events(self, read: ReadRecords) -> None:
         """Queue the events of a catch-up reader; once caught up, join the stream."""
         following = self._table.get(read.follows)
-        if following is None or following.run != read.run or following.phase is not Phase.CATCHING_UP:
+        if following is None or following.work.run != read.run or following.phase is not Phase.CATCHING_UP:
             return
         if not self._queue_events(following, read):
             return
@@ -94,10 +73,8 @@ class Healing:
         partition = following.note.partition
         self._readers.advance(following, read.positions[EVENTS, partition])
         if read.positions[EVENTS, partition] >= self._backlog.next(partition):
-            self._readers.stop(following)
-            following.phase = Phase.JOINING
-            if not self._backlog.has_untracked(following.id):
-                self._rejoin(following)
+            is_worked_off = not self._backlog.has_untracked(following.id)
+            self._state.take(following, following.catch_up(is_worked_off=is_worked_off))
         elif self._backlog.size(following.id) < self._settings.repository_buffer_bytes:
             self._readers.read_on(following)
         self._agenda.queue(following)
@@ -105,7 +82,7 @@ class Healing:
     def take_loss(self, lost: ExpiredPosition) -> None:
         """Detach again a repository whose resume point the log no longer holds."""
         following = self._table.get(lost.follows)
-        if following is not None and following.run == lost.run and following.phase is Phase.CATCHING_UP:
+        if following is not None and following.work.run == lost.run and following.phase is Phase.CATCHING_UP:
             self._detachments.detach(following, Reason.EXPIRED, lost.reason)
 
     def _queue_events(self, following: Following, read: ReadRecords) -> bool:
@@ -118,7 +95,7 @@ class Healing:
                 self._detachments.detach(following, Reason.UNKNOWN_VERSION, str(error), offset=record.offset)
                 return False
             except Rejected as error:
-                if record.offset < following.repaired_to:
+                if record.offset < following.work.repaired_to:
                     continue  # its event came from the master; if not, the next event shows a gap
                 self._detachments.detach(following, Reason.GAP, str(error), offset=record.offset)
                 return False
@@ -129,22 +106,15 @@ class Healing:
 
     def _attempt(self, following: Following) -> None:
         """Begin an attempt to heal: repair first if reading on is not enough."""
-        following.is_resting = following.is_release_stuck = False
+        following.take(following.begin_attempt())
         assert following.note is not None
-        note = following.note = replace(following.note, attempts=following.note.attempts + 1)
         if self._departures.leave_if_due(following):
             return
         try:
-            self._notes.detach(note)
+            self._notes.detach(following.note)
         except Unavailable as error:
             logger.error("note not written", **following.names, reason=str(error))
-        if needed_repair(note) is None:
-            self._readers.start(following)
-        else:
-            following.phase = Phase.HEALING
-            # The master is ahead of everything in the log: expired or unreadable records there are not needed.
-            following.repaired_to = self._backlog.next(note.partition)
-        self._agenda.queue(following)
+        self._state.take(following, following.heal(end=self._backlog.next(following.note.partition)))
 
     def _take_up_request(self, request: OperatorRequest) -> None:
         """Begin a requested heal, unless it has begun or it is not its turn yet."""
@@ -154,8 +124,8 @@ class Healing:
             result, now = f"{FAILED}no such repository on this mirror", self._clock.now()
             try_to_write(lambda: self._notes.requests.answer(request.id, result, now=now))
             return
-        is_busy = following.phase is Phase.WAITING and following.is_running
-        if request.id in following.heal_requests or following.unwritten_note is not None or is_busy:
+        is_busy = following.phase is Phase.WAITING and following.work.is_running
+        if request.id in following.trouble.heal_requests or following.trouble.unwritten_note is not None or is_busy:
             return
         if following.phase is Phase.WAITING:
             self._attempt(following)
@@ -163,8 +133,8 @@ class Healing:
             self._detachments.detach(following, Reason.DIVERGED, "an operator asked for a new copy")
         else:
             logger.info("is being healed already", **following.names)
-        if following.unwritten_note is None:
-            following.heal_requests.append(request.id)
+        if following.trouble.unwritten_note is None:
+            following.take(following.take_request(request.id))
 
     def _rejoin(self, following: Following) -> None:
         """Follow the repository in the stream again, once its note is removed."""
@@ -176,19 +146,17 @@ class Healing:
             self._agenda.rest(following, NOTE_AGAIN)
             return
         logger.info("rejoined", **following.names)
-        following.phase, following.note = Phase.STREAM, None
-        self._acks.send(following)
+        self._state.take(following, following.rejoin())
         self._departures.abandon_if_finished(following)
 
     def _finish_leaving(self, following: Following) -> None:
         """Acknowledge a deletion, or forget a repository that is not carried."""
-        following.phase = Phase.STREAM if following.note is None else Phase.WAITING
-        if not self._membership.carries(following.master_path or following.path):
+        following.take(following.set_aside())
+        if not self._membership.carries(following.master_path):
             self._departures.abandon(following)
-        elif following.deletion is not None:
-            self._departures.let_go(following, following.deletion)
+        elif following.log.deletion is not None:
+            self._departures.let_go(following, following.log.deletion)
             if following.note is not None:
                 self._rejoin(following)
         else:
-            following.note = following.note and replace(following.note, attempts=0)  # those were not attempts to heal
             self._detachments.detach(following, Reason.GAP, "it was set aside when it was not carried", offset=0)

@@ -20,7 +20,7 @@ from ..task import ReadEvent
 from .control import Control
 from .departures import Departures
 from .detached import Detachments
-from .following import Following
+from .life import Following
 from .state import State
 
 # Bytes of a rejected record's value that are kept.
@@ -32,6 +32,7 @@ class Intake:
     """Takes the stream reader's records; one that fails only becomes a reject."""
 
     def __init__(self, state: State, control: Control, departures: Departures, detachments: Detachments) -> None:
+        self._state = state
         self._settings, self._writer, self._clock = state.settings, state.writer, state.clock
         self._table, self._agenda, self._backlog, self._acks = state.table, state.agenda, state.backlog, state.acks
         self._membership = state.membership
@@ -62,9 +63,8 @@ class Intake:
         """
         for (_, partition), offset in positions.items():
             for repository in self._backlog.queued_from(partition, offset):
-                self._backlog.drop(repository)
                 if (following := self._table.get(repository)) is not None:
-                    following.drops += 1
+                    self._state.take(following, following.drop_events())
             self._backlog.skip(partition, offset)
         for following in self._table:
             self._acks.send_again(following)

@@ -11,7 +11,7 @@ from ...words.records import Reason
 from ..pool import Lane, WorkerPool
 from ..task import Check, Checked, Sweep, Warm
 from .detached import Detachments
-from .following import Following, Phase
+from .life import Following, Phase
 from .state import State
 
 # Seconds after a release until its caches are filled. Its ack and its notice go first: they would share the processors.
@@ -73,8 +73,8 @@ class Maintenance:
             return
         del self._to_warm[repository]
         following = self._table.get(repository)
-        if following is not None and following.folder is not None:
-            task = Warm(repository=repository, folder=following.folder, relock=relock)
+        if following is not None and following.disk.folder is not None:
+            task = Warm(repository=repository, folder=following.disk.folder, relock=relock)
             self._pool.give(worker, task, self._clock.monotonic())
 
     def _find_cold(self) -> str | None:
@@ -84,7 +84,7 @@ class Maintenance:
             if since > cold_since:
                 break
             following = self._table.get(repository)
-            if following is None or not following.is_running:
+            if following is None or not following.work.is_running:
                 return repository
         return None
 
@@ -115,7 +115,7 @@ class Maintenance:
             return
         if checked.problem is not None:
             self._detachments.detach(following, Reason.CORRUPT, checked.problem)
-        elif not following.is_running:
+        elif not following.work.is_running:
             self._believe_lower(following, checked)
             self._show_again(following, checked)
 
@@ -124,16 +124,16 @@ class Maintenance:
         known, lower = following.checkpoint, checked.lower
         if known is None or lower is None or lower.repository != following.id or lower.seq >= known.seq:
             return
-        following.checkpoint = lower
+        following.take(following.believe(lower=lower))
         self._detachments.detach(following, Reason.GAP, f"had events up to {known.seq}, has {lower.seq} now", offset=0)
 
     def _show_again(self, following: Following, checked: Checked) -> None:
         """Release again what clients no longer see: the watermark was lost or replaced."""
-        if checked.shown is None or checked.shown[0] != following.serving or following.phase is not Phase.STREAM:
+        if checked.shown is None or checked.shown[0] != following.disk.serving or following.phase is not Phase.STREAM:
             return
         served, shown = checked.shown
         logger.error("release lost", **following.names, reason=f"served event {served}, clients see event {shown}")
-        following.serving = shown
+        following.take(following.believe(shown=shown))
         self._agenda.queue(following)
 
     def _check_next(self, now: float) -> None:
@@ -144,10 +144,13 @@ class Maintenance:
         self._check_at = now + self._settings.check_interval
         if not self._unchecked:
             self._undecided.clear()
-            self._unchecked = [following.id for following in self._table if following.folder is not None]
+            self._unchecked = [following.id for following in self._table if following.disk.folder is not None]
         following = self._table.get(self._unchecked.pop()) if self._unchecked else None
-        if following is not None and following.folder is not None and following.phase is Phase.STREAM:
+        if following is not None and following.disk.folder is not None and following.phase is Phase.STREAM:
             task = Check(
-                repository=following.id, folder=following.folder, seq=following.level, serving=following.serving
+                repository=following.id,
+                folder=following.disk.folder,
+                seq=following.level,
+                serving=following.disk.serving,
             )
             self._pool.give(worker, task, self._clock.monotonic())

@@ -11,7 +11,7 @@ from ..copies import choose
 from ..task import FoundRepository
 from .departures import Departures
 from .detached import Detachments
-from .following import Phase
+from .life import Phase
 from .maintenance import Maintenance
 from .state import State
 
@@ -24,6 +24,7 @@ class Startup:
     def __init__(
         self, state: State, departures: Departures, detachments: Detachments, maintenance: Maintenance
     ) -> None:
+        self._state = state
         self._settings, self._notes, self._acks, self._clock = state.settings, state.notes, state.acks, state.clock
         self._table, self._agenda = state.table, state.agenda
         self._departures, self._detachments, self._maintenance = departures, detachments, maintenance
@@ -48,12 +49,9 @@ class Startup:
             self._moved_aside[checkpoint.repository] = checkpoint
             return
         following = self._table.get_or_add(checkpoint.repository, checkpoint.path)
-        following.folder, following.checkpoint, following.serving = found.folder, checkpoint, found.serving
+        following.take(following.find(found, acked, now=self._clock.now()))
         if found.is_locked not in (None, self._settings.lock):
             self._maintenance.mark_cold(following, relock=True)
-        following.sent_ack = acked
-        is_acked = acked is not None and (acked.incarnation, acked.serving) == (checkpoint.incarnation, found.serving)
-        following.served_at = acked.served_at if acked and is_acked else self._clock.now()
 
     def settle(self, acks: Mapping[str, Ack]) -> None:
         """Reconcile the repositories found with the notes and the last acks.
@@ -111,14 +109,12 @@ class Startup:
                 self._notes.rejoin(note.repository)
                 continue
             following = self._table.get_or_add(note.repository, note.path)
-            following.note, following.phase = note, Phase.WAITING
-            if note.reason is not Reason.FORK:
-                self._agenda.rest(following, 0.0)
+            self._state.take(following, following.find_note(note, now=self._clock.monotonic()))
 
     def _take_ack(self, repository: str, acked: Ack) -> None:
         """Detach a repository that has less than it had, or whose note was lost."""
         following = self._table.get_or_add(repository, "")
-        following.sent_ack = acked
+        following.take(following.acknowledge(acked))
         checkpoint = following.checkpoint
         is_less = checkpoint is None or (checkpoint.incarnation == acked.incarnation and checkpoint.seq < acked.applied)
         if following.phase is Phase.STREAM and (is_less or acked.detached is not None):

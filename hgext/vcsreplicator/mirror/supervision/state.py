@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The supervisor's knowledge.
 
-It consists of the repositories with their places and queues, the roster's rules for this mirror, and its acks.
+It consists of the repositories with their queues, the roster's rules for this mirror, and its acks.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from ...words.clock import Clock
 from ...words.records import Ack, Reason
@@ -15,7 +15,7 @@ from ..settings import MirrorSettings
 from ..writer import AckWriter
 from .agenda import Agenda
 from .backlog import Backlog
-from .following import Following, Phase
+from .life import Deed, Following, Phase, Step, follow
 
 # Seconds for which an older roster does not count alone: twice the time after which an aggregator writes the newest again.
 DOUBT = 60.0
@@ -39,7 +39,7 @@ class RepositoryTable:
         """Return a repository, which is followed from now on."""
         following = self._followings.get(repository)
         if following is None:
-            following = self._followings[repository] = Following(id=repository, path=path)
+            following = self._followings[repository] = follow(repository, path)
         return following
 
     def remove(self, following: Following) -> None:
@@ -119,16 +119,16 @@ class AckBook:
 
         Writes nothing if the last ack says the same, or if nothing was ever known of the repository.
         """
-        if following.checkpoint is None and following.sent_ack is None and following.note is None:
+        if following.checkpoint is None and following.log.sent_ack is None and following.note is None:
             return
         ack = self._make_ack(following)
-        if ack != following.sent_ack:
-            following.sent_ack = ack
+        if ack != following.log.sent_ack:
+            following.take(following.acknowledge(ack))
             self._writer.ack(f"{self._name}/{following.id}", to_json(ack))
 
     def send_again(self, following: Following) -> None:
         """Write how far the repository is again: the log may have lost the last ack."""
-        following.sent_ack = None
+        following.take(following.acknowledge(None))
         self.send(following)
 
     def withdraw(self, repository: str) -> None:
@@ -136,19 +136,19 @@ class AckBook:
         self._writer.ack(f"{self._name}/{repository}", None)
 
     def _make_ack(self, following: Following) -> Ack:
-        checkpoint = following.checkpoint
+        checkpoint, disk = following.checkpoint, following.disk
         detached = following.note if following.phase is not Phase.STREAM else None
         return Ack(
             mirror=self._name,
             repository=following.id,
             incarnation=checkpoint.incarnation if checkpoint else "",
             applied=following.level,
-            serving=min(following.serving, following.level),
-            floor=following.floor,
+            serving=min(disk.serving, following.level),
+            floor=disk.floor,
             event=checkpoint.id if checkpoint else "",
             digest=checkpoint.digest if checkpoint else "",
             applied_at=checkpoint.time if checkpoint else 0.0,
-            served_at=following.served_at or (checkpoint.time if checkpoint else 0.0),
+            served_at=disk.served_at or (checkpoint.time if checkpoint else 0.0),
             detached=detached.reason if detached else None,
             note=detached.note if detached else None,
             detached_since=detached.since if detached else None,
@@ -168,3 +168,16 @@ class State:
         self.table = RepositoryTable(self.agenda)
         self.membership = Membership(settings)
         self.acks = AckBook(settings.name, writer)
+        # What each deed of a step is; the parts that do the others add them.
+        self.deeds: dict[Deed, Callable[[Following], object]] = {
+            Deed.DROP_EVENTS: lambda following: self.backlog.drop(following.id),
+            Deed.SET_ALARM: self.agenda.set_alarm,
+            Deed.REMIND: self.agenda.remind,
+            Deed.QUEUE: self.agenda.queue,
+            Deed.ACK: self.acks.send,
+        }
+
+    def take(self, following: Following, step: Step) -> None:
+        """Take a step of the repository's life, and do what it asks."""
+        for deed in following.take(step):
+            self.deeds[deed](following)

@@ -33,6 +33,7 @@ from .detached import Detachments
 from .dispatch import TaskDispatch
 from .healing import Healing
 from .intake import Intake
+from .life import Deed
 from .maintenance import Maintenance
 from .startup import Startup
 from .state import State
@@ -78,13 +79,18 @@ class Supervisor:
         self._beat_at = self._ticked = float("-inf")
         self.state = state = State(settings, notes, writer, clock, positions)
         self.readers = readers = CatchUpReaders(log, inbox.put, clock)
+        state.deeds |= {
+            Deed.START_READER: readers.start,
+            Deed.STOP_READER: readers.stop,
+            Deed.READ_ON: readers.read_on,
+        }
         self.departures = departures = Departures(state, readers)
-        self.detachments = detachments = Detachments(state, readers)
+        self.detachments = detachments = Detachments(state)
         self.healing = Healing(state, readers, departures, detachments)
         self.maintenance = Maintenance(state, pool, detachments)
         self.control = Control(state, departures)
         self.intake = Intake(state, self.control, departures, detachments)
-        self.dispatch = TaskDispatch(state, pool, departures, detachments, self.healing, self.maintenance)
+        self.dispatch = TaskDispatch(state, pool, departures, detachments, self.maintenance)
         self.startup = Startup(state, departures, detachments, self.maintenance)
         self._watch = WorkerWatch(state, pool, detachments)
 
@@ -237,6 +243,8 @@ class Supervisor:
         metrics.BUFFERED.set(self.state.backlog.bytes)
         self.healing.answer_requests()
         table = self.state.table
-        lacking = {each.id: (each.incarnation, each.expected) for each in table if each.lacks(each.expected)}
+        lacking = {
+            each.id: (each.log.incarnation, each.log.expected) for each in table if each.lacks(each.log.expected)
+        }
         if lacking:
             self._writer.ask_ends(lacking)

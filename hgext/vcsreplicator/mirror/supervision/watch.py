@@ -11,7 +11,7 @@ from .. import metrics
 from ..pool import Lane, Worker, WorkerPool
 from ..task import Task
 from .detached import Detachments
-from .following import Phase
+from .life import Phase
 from .state import State
 
 # Most slow workers beside which one more of this lane gets a replacement. If the disk is slow for all, more would not help; large
@@ -46,7 +46,7 @@ class WorkerWatch:
         following = self._table.get(worker.busy.repository) if isinstance(worker.busy, Task) else None
         limit = self._settings.slow_after if worker.is_ready else START_SLOW
         if now - worker.since > limit:
-            if following is not None and following.is_running and following.phase is Phase.STREAM:
+            if following is not None and following.work.is_running and following.phase is Phase.STREAM:
                 note = f"one task takes more than {self._settings.slow_after:g} s"
                 self._detachments.detach(following, Reason.SLOW, note)
             if not worker.is_slow:
