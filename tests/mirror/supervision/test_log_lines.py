@@ -11,7 +11,7 @@ import structlog
 from hgext.vcsreplicator.log import EVENTS
 from hgext.vcsreplicator.mirror.pool import Answered
 from hgext.vcsreplicator.mirror.sources import ReadRecords
-from hgext.vcsreplicator.mirror.supervision import intake
+from hgext.vcsreplicator.mirror.supervision import backlog
 from hgext.vcsreplicator.mirror.task import Trouble
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Unavailable
@@ -138,7 +138,7 @@ def test_line_about_an_unexpected_exception_at_a_record_names_its_event(
     def fail(*_: object) -> object:
         raise ZeroDivisionError("a mistake of our own")
 
-    monkeypatch.setattr(intake, "_decode_record", fail)
+    monkeypatch.setattr(backlog, "_decode_record", fail)
     monkeypatch.setattr("hgext.vcsreplicator.mirror.supervision.intake.checked_event", fail)
     record = bench.record(EVENTS, first.repository, wire.encode(second))
     bench.mirror.intake.take(replace(record, headers=wire.headers(second, "hg://master")))

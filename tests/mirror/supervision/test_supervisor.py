@@ -632,13 +632,13 @@ def test_a_mirror_has_no_trouble_any_more_when_the_repository_of_the_unwritten_n
     monkeypatch.setattr(bench.notes, "detach", detach)
     bench.detach(event.repository, Reason.DIVERGED, "differs")
     bench.detach(other.repository, Reason.GAP, "lacks one")
-    assert "disk is full" in (bench.mirror.detachments.trouble or "")
+    assert "disk is full" in (bench.mirror.detachments.find_trouble()[0] or "")
     for each in (event, other):
         following = bench.mirror.state.table.get(each.repository)
         assert following is not None
         bench.mirror.departures.abandon(following)
-        assert ("two" in (bench.mirror.detachments.trouble or "")) is (each is event)
-    assert bench.mirror.detachments.trouble is None
+        assert ("two" in (bench.mirror.detachments.find_trouble()[0] or "")) is (each is event)
+    assert bench.mirror.detachments.find_trouble()[0] is None
 
 
 def test_a_repository_without_a_known_path_is_named_by_its_id_while_its_note_cannot_be_written(
@@ -655,7 +655,7 @@ def test_a_repository_without_a_known_path_is_named_by_its_id_while_its_note_can
     assert following is not None
     put(following, path="")
     bench.detach(event.repository, Reason.GAP, "had events up to 6, has 0 now")
-    assert f"; {event.repository}: gap had events up to 6" in (bench.mirror.detachments.trouble or "")
+    assert f"; {event.repository}: gap had events up to 6" in (bench.mirror.detachments.find_trouble()[0] or "")
 
 
 def test_a_mirror_has_no_trouble_any_more_when_its_disk_takes_the_note(

@@ -12,10 +12,10 @@ from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, ROSTER, STATE, NewReco
 from hgext.vcsreplicator.log.table import read_table
 from hgext.vcsreplicator.mirror import metrics
 from hgext.vcsreplicator.mirror.service import _find_own_records, _read_acks
-from hgext.vcsreplicator.mirror.supervision import intake
+from hgext.vcsreplicator.mirror.supervision import backlog
 from hgext.vcsreplicator.mirror.supervision.agenda import Agenda
+from hgext.vcsreplicator.mirror.supervision.detached import Detachments
 from hgext.vcsreplicator.mirror.supervision.dispatch import TaskDispatch
-from hgext.vcsreplicator.mirror.supervision.healing import Healing
 from hgext.vcsreplicator.mirror.supervision.life import Following
 from hgext.vcsreplicator.mirror.supervision.state import RepositoryTable
 from hgext.vcsreplicator.mirror.task import Task, Trouble
@@ -96,7 +96,7 @@ def fail_unexpectedly(*_: Any, **__: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("part", "act"),
-    [(intake, "_decode_record"), (RepositoryTable, "get_or_add"), (Following, "is_at"), (Agenda, "queue")],
+    [(backlog, "_decode_record"), (RepositoryTable, "get_or_add"), (Following, "is_at"), (Agenda, "queue")],
 )
 def test_an_unexpected_exception_rejects_the_record_and_detaches_its_repository(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, part: Any, act: str
@@ -163,7 +163,7 @@ def test_an_exception_in_an_attempt_to_heal_is_no_more_than_one_that_failed(
     bench.break_down()
     [note] = bench.notes.detached()
     with monkeypatch.context() as patched:
-        patched.setattr(Healing, "_attempt", fail_unexpectedly)
+        patched.setattr(Detachments, "_attempt", fail_unexpectedly)
         bench.passes(10)
         assert goes_on(bench)
     bench.passes(100)
@@ -185,7 +185,7 @@ def test_what_the_machine_is_short_of_is_no_fault_of_a_record(bench: Bench, monk
     def short(*_: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(intake, "_decode_record", short)
+    monkeypatch.setattr(backlog, "_decode_record", short)
     with pytest.raises(MemoryError):
         bench.mirror.intake.take(bench.record(EVENTS, event.repository, wire.encode(event)))
     assert rejects(bench) == []

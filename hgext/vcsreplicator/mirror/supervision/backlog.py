@@ -7,6 +7,10 @@ They are in order per repository and counted in bytes, with the position behind 
 from collections import deque
 from collections.abc import Mapping
 
+from ...log import EVENTS, Record, partition_of
+from ...words.errors import MalformedEvent
+from ...words.unexpected import fault
+from ...words.wire import decode
 from ..task import ReadEvent
 
 
@@ -101,3 +105,31 @@ class Backlog:
     def positions(self) -> dict[int, int]:
         """Return each partition's position: everything before is applied or noted."""
         return {partition: next(iter(self._open[partition]), after) for partition, after in self._next.items()}
+
+
+def checked_event(record: Record, partitions: int) -> ReadEvent | None:
+    """Return the event of a record, None for a heartbeat; raises Rejected."""
+    try:
+        return _decode_record(record, partitions)
+    except Exception as error:
+        if (found := fault(error)) is None:
+            raise
+        raise found from error
+
+
+def _decode_record(record: Record, partitions: int) -> ReadEvent | None:
+    if record.value is None:
+        raise MalformedEvent("record: a value is missing")
+    frame = decode(record.value)
+    if frame.header.event is None:
+        return None
+    event = frame.event
+    if record.key != event.repository:
+        raise MalformedEvent(f"record: key {str(record.key)[:40]!r} is not the repository {event.repository}")
+    if record.partition != (own := partition_of(event.repository, partitions)):
+        raise MalformedEvent(
+            f"record: stands in partition {record.partition}, and of {partitions} partitions the repository has {own}; "
+            f"if partitions were added to {EVENTS}, restart all services (docs/log.md, Topics)"
+        )
+    size = len(record.value)
+    return ReadEvent(frame=frame, partition=record.partition, offset=record.offset, size=size, time=record.time)

@@ -9,14 +9,15 @@ from collections.abc import Mapping
 
 import structlog
 
-from ...log import ERRORS, EVENTS, NewRecord, Record, partition_of
-from ...words.errors import MalformedEvent, Rejected, UnknownEvent
+from ...log import ERRORS, EVENTS, NewRecord, Record
+from ...words.errors import Rejected, UnknownEvent
 from ...words.records import KEY_KEPT, ErrorRecord, Reason
 from ...words.shape import to_json
 from ...words.unexpected import UnexpectedError, fault
-from ...words.wire import decode, names_of
+from ...words.wire import names_of
 from .. import metrics
 from ..task import ReadEvent
+from .backlog import checked_event
 from .control import Control
 from .departures import Departures
 from .detached import Detachments
@@ -124,31 +125,3 @@ class Intake:
         self._writer.append(NewRecord(topic=ERRORS, key=key, value=to_json(kept)))
         if record.topic == EVENTS and known is not None and known.follows_stream:
             self._detachments.detach(known, reason, str(error), offset=record.offset)
-
-
-def checked_event(record: Record, partitions: int) -> ReadEvent | None:
-    """Return the event of a record, None for a heartbeat; raises Rejected."""
-    try:
-        return _decode_record(record, partitions)
-    except Exception as error:
-        if (found := fault(error)) is None:
-            raise
-        raise found from error
-
-
-def _decode_record(record: Record, partitions: int) -> ReadEvent | None:
-    if record.value is None:
-        raise MalformedEvent("record: a value is missing")
-    frame = decode(record.value)
-    if frame.header.event is None:
-        return None
-    event = frame.event
-    if record.key != event.repository:
-        raise MalformedEvent(f"record: key {str(record.key)[:40]!r} is not the repository {event.repository}")
-    if record.partition != (own := partition_of(event.repository, partitions)):
-        raise MalformedEvent(
-            f"record: stands in partition {record.partition}, and of {partitions} partitions the repository has {own}; "
-            f"if partitions were added to {EVENTS}, restart all services (docs/log.md, Topics)"
-        )
-    size = len(record.value)
-    return ReadEvent(frame=frame, partition=record.partition, offset=record.offset, size=size, time=record.time)

@@ -31,7 +31,6 @@ from .control import Control
 from .departures import Departures
 from .detached import Detachments
 from .dispatch import TaskDispatch
-from .healing import Healing
 from .intake import Intake
 from .life import Deed
 from .maintenance import Maintenance
@@ -85,8 +84,7 @@ class Supervisor:
             Deed.READ_ON: readers.read_on,
         }
         self.departures = departures = Departures(state, readers)
-        self.detachments = detachments = Detachments(state)
-        self.healing = Healing(state, readers, departures, detachments)
+        self.detachments = detachments = Detachments(state, readers, departures)
         self.maintenance = Maintenance(state, pool, detachments)
         self.control = Control(state, departures)
         self.intake = Intake(state, self.control, departures, detachments)
@@ -132,13 +130,13 @@ class Supervisor:
                 arrived.make_room()
             case ReadRecords():
                 with self.detachments.isolate(arrived.follows):
-                    self.healing.take_events(arrived)
+                    self.detachments.take_events(arrived)
                 arrived.make_room()
             case Answered():
                 with self.detachments.isolate(getattr(arrived.worker.busy, "repository", None)):
                     self._take_answer(arrived)
             case ExpiredPosition():
-                self.healing.take_loss(arrived)
+                self.detachments.take_loss(arrived)
             case Ends():
                 self.detachments.find_silent_gaps(arrived)
             case SkippedRecords():
@@ -190,7 +188,7 @@ class Supervisor:
     def _do_due_work(self) -> None:
         for repository in self.state.agenda.take_due():
             with self.detachments.isolate(repository):
-                self.healing.wake(repository)
+                self.detachments.wake(repository)
         now = self._clock.monotonic()
         if now - self._ticked < TICK:
             return
@@ -226,6 +224,7 @@ class Supervisor:
 
     def _write_beat(self) -> None:
         """Send a heartbeat, and do the other work of the same interval."""
+        trouble, trouble_since = self.detachments.find_trouble()
         beat = MirrorHeartbeat(
             mirror=self._settings.name,
             time=self._clock.now(),
@@ -233,15 +232,15 @@ class Supervisor:
             version=VERSION,
             instance=self._instance,
             format=MIRROR_FORMAT,
-            trouble=self.detachments.trouble,
-            trouble_since=self.detachments.trouble_since,
+            trouble=trouble,
+            trouble_since=trouble_since,
             oldest=self.state.backlog.oldest(),
             file_system=self._file_system,
         )
         self._writer.ack(self._settings.name, to_json(beat))
         metrics.DETACHED.set(sum(following.note is not None for following in self.state.table))
         metrics.BUFFERED.set(self.state.backlog.bytes)
-        self.healing.answer_requests()
+        self.detachments.take_up_requests()
         table = self.state.table
         lacking = {
             each.id: (each.log.incarnation, each.log.expected) for each in table if each.lacks(each.log.expected)
