@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
+from amqp import Message
 from amqp.exceptions import NotFound, PreconditionFailed
+from amqp.serialization import dumps
 from prometheus_client import Counter, Gauge
 
 from hgext.vcsreplicator.words.clock import Clock
@@ -21,7 +23,7 @@ from hgext.vcsreplicator.words.errors import Rejected, Unavailable
 from ...delivery.destination import DeliveryOutcome
 from .confirms import Confirms
 from .connection import TROUBLE, connect, describe_error, drain, limiting_waits, translated, where
-from .frames import OutgoingMessage, write_exchange_check, write_frames
+from .outgoing import OutgoingMessage
 from .settings import BrokerSettings
 
 # Seconds after a nack at which the broker must still answer: a failing one sends nacks before it closes the connection.
@@ -85,7 +87,8 @@ class ConfirmedChannel:
         self.name, self.settings, self.target, self.clock = name, settings, target, clock
         self._connection: Any = None  # of amqp
         self._channel: Any = None
-        self._held = bytearray()
+        self._held: list[tuple[OutgoingMessage, Message]] = []
+        self._held_bytes = 0
         self._confirms = Confirms()
         self._nack_reported_at = float("-inf")
         self._outcomes: list[DeliveryOutcome] = []
@@ -130,10 +133,11 @@ class ConfirmedChannel:
         Raises Unavailable; then nothing was sent.
         """
         self.check_takes()
-        # A message that AMQP cannot carry fails here, not at the cost of the connection below.
-        self._held += write_frames(message, self._channel.channel_id, self._connection.frame_max)
+        content = _make_content(message)
+        self._held.append((message, content))
+        self._held_bytes += len(content.body)
         self._confirms.send(number, message.id, self.clock.monotonic())
-        if len(self._held) >= _AT_ONCE:
+        if self._held_bytes >= _AT_ONCE:
             try:
                 self._flush()
             except TROUBLE as error:
@@ -157,7 +161,7 @@ class ConfirmedChannel:
 
     def close(self) -> None:
         """Drop the connection without a closing message, which would need an answer."""
-        self._confirms, self._held, self._is_target_gone = Confirms(), bytearray(), False
+        self._confirms, self._held, self._held_bytes, self._is_target_gone = Confirms(), [], 0, False
         connection, self._connection, self._channel = self._connection, None, None
         self.is_blocked = False
         BLOCKED.labels(self.name).set(0)
@@ -177,12 +181,20 @@ class ConfirmedChannel:
             return
         drain(self._connection, 0)
         if not self.is_blocked:
-            held, self._held = self._held, bytearray()
-            if self.target.exchange is not None:
-                held[:0] = write_exchange_check(self.target.exchange, self._channel.channel_id)
-            with self._connection.transport.having_timeout(self.settings.confirm_timeout):
-                self._connection.transport.write(held)
-            self._connection.bytes_sent += 1  # by which py-amqp sees that no heartbeat is due
+            held, self._held, self._held_bytes = self._held, [], 0
+            if (exchange := self.target.exchange) is not None:
+                # The broker answers with nothing but the end of the channel, unless this durable topic exchange exists. The first
+                # question keeps the second from making it.
+                self._channel.exchange_declare(exchange, "topic", passive=True, auto_delete=False, nowait=True)
+                self._channel.exchange_declare(exchange, "topic", durable=True, auto_delete=False, nowait=True)
+            for message, content in held:
+                self._channel.basic_publish(
+                    content,
+                    message.exchange,
+                    message.routing_key,
+                    message.mandatory,
+                    timeout=self.settings.confirm_timeout,
+                )
 
     def _check_signs_of_life(self) -> None:
         now = self.clock.monotonic()
@@ -256,6 +268,26 @@ class ConfirmedChannel:
         trouble = Unavailable(f"{self._target_name}: {describe_error(error)}")
         self._outcomes += [DeliveryOutcome(number=number, error=trouble) for number in self._confirms.unknown()]
         self.close()
+
+
+def _make_content(message: OutgoingMessage) -> Message:
+    """Return a message as py-amqp sends it.
+
+    Raises struct.error if AMQP cannot carry it, which would end the connection if py-amqp found it out: a name of more than 255
+    bytes, a number of more than 64 bits.
+    """
+    names = (message.exchange, message.routing_key, message.id, message.type)
+    dumps("ssssFL", (*names, message.headers, message.timestamp or 0))
+    return Message(
+        message.body.encode() if isinstance(message.body, str) else message.body,
+        content_type="application/json",
+        content_encoding="utf-8",
+        application_headers=dict(message.headers),
+        delivery_mode=2,
+        message_id=message.id,
+        timestamp=message.timestamp,
+        type=message.type,
+    )
 
 
 def lacks_exchange(channel: Any, name: str) -> bool:

@@ -12,7 +12,7 @@ from hgext.vcsreplicator.words.clock import Clock
 
 from .channel import ConfirmedChannel, Target, declare_queues
 from .connection import where
-from .frames import OutgoingMessage
+from .outgoing import OutgoingMessage
 from .settings import BrokerSettings
 
 # Bytes of a queue's name: AMQP counts them in one byte.

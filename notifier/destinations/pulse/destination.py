@@ -30,7 +30,7 @@ from hgext.vcsreplicator.words.shape import Bytes, within
 from hgext.vcsreplicator.words.streams import Stream
 
 from ...clients.amqp.channel import ConfirmedChannel, OnNack, OnReturn, Target, lacks_exchange
-from ...clients.amqp.frames import HeaderValue, OutgoingMessage
+from ...clients.amqp.outgoing import HeaderValue, OutgoingMessage
 from ...clients.amqp.settings import BrokerSettings
 from ...delivery.destination import DOCUMENTED, DeliveryOutcome, Destination
 from ...delivery.window import PATIENCE, Delivery, Patience

@@ -17,7 +17,7 @@ from hgext.vcsreplicator.words.errors import Unavailable
 from ...clients.amqp.channel import ConfirmedChannel, Target, declare_queues
 from ...clients.amqp.connection import where
 from ...clients.amqp.consumer import QueueConsumer
-from ...clients.amqp.frames import OutgoingMessage
+from ...clients.amqp.outgoing import OutgoingMessage
 from ...clients.amqp.settings import BrokerSettings, check_credentials
 from ...messages.raw import RawMessage, to_line
 from .settings import DecodeSettings

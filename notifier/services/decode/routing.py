@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hgext.vcsreplicator.log import NewRecord
 from hgext.vcsreplicator.words.errors import Unavailable
 
-from ...clients.amqp.frames import OutgoingMessage
+from ...clients.amqp.outgoing import OutgoingMessage
 from ...clients.lines import LineFile
 from .decoding import Decoded
 from .settings import DecodeSettings, PlaceKind

@@ -10,7 +10,7 @@ import structlog
 from hgext.vcsreplicator.log import Log, NewRecord, Reader
 from hgext.vcsreplicator.words.errors import Rejected
 
-from ...clients.amqp.frames import OutgoingMessage
+from ...clients.amqp.outgoing import OutgoingMessage
 from .settings import name_unreadable
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import ReplicationError
 from hgext.vcsreplicator.words.retry import RECONNECT
 
-from ...clients.amqp.frames import OutgoingMessage
+from ...clients.amqp.outgoing import OutgoingMessage
 from ...clients.amqp.pushes import open_queue, push_message
 from ...delivery.destination import DOWN, take_all
 from ...messages.pushes import QueuedPush, to_body

@@ -17,7 +17,7 @@ from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.retry import Backoff
 
-from ...clients.amqp.frames import OutgoingMessage
+from ...clients.amqp.outgoing import OutgoingMessage
 from ...clients.amqp.pushes import open_queue, push_message
 from .settings import WorkSettings
 

@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Messages of a channel go to the broker together, and none is kept for long."""
+"""Messages of a channel go to the broker together, and none is held for long."""
 
 import contextlib
 import queue
 import select
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Unavailable
 from notifier.clients.amqp.channel import ConfirmedChannel, Target
-from notifier.clients.amqp.frames import OutgoingMessage
+from notifier.clients.amqp.outgoing import OutgoingMessage
 from notifier.clients.amqp.settings import BrokerSettings
 from testing.faults.broker import CONFIRMING, FakeBroker, low_on_memory
 
@@ -37,6 +39,19 @@ def channel(received: "queue.Queue[bytes]") -> Iterator[ConfirmedChannel]:
         yield channel
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"routing_key": "é" * 128}, {"id": "x" * 256}, {"headers": {"n": 2**63}}, {"timestamp": -1}]
+)
+def test_message_that_amqp_cannot_carry_is_refused_alone(
+    channel: ConfirmedChannel, received: "queue.Queue[bytes]", wrong: dict[str, Any]
+) -> None:
+    send(channel, 1, "message-1")
+    with pytest.raises(struct.error):
+        channel.send(2, OutgoingMessage(**{"routing_key": "q", "id": "m", "body": "{}", **wrong}))
+    assert channel.outcomes(0) == []
+    assert b"message-1" in received.get(timeout=10)
+
+
 @contextlib.contextmanager
 def opened(broker: FakeBroker) -> Iterator[ConfirmedChannel]:
     settings = BrokerSettings(url=broker.url)
@@ -55,8 +70,12 @@ def test_messages_go_together_once_their_outcomes_are_asked_for(
 ) -> None:
     for number in range(3):
         send(channel, number, f"message-{number}")
+    time.sleep(0.1)
+    assert received.empty()
     channel.outcomes(0)
-    together = received.get(timeout=10)
+    together = b""
+    while b"message-2" not in together:
+        together += received.get(timeout=10)
     assert [together.count(b"message-%d" % number) for number in range(3)] == [1, 1, 1]
     assert together.index(b"message-0") < together.index(b"message-1") < together.index(b"message-2")
 

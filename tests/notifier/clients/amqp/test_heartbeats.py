@@ -12,7 +12,7 @@ from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Unavailable
 from notifier.clients.amqp.channel import ConfirmedChannel, Target
 from notifier.clients.amqp.consumer import QueueConsumer
-from notifier.clients.amqp.frames import OutgoingMessage
+from notifier.clients.amqp.outgoing import OutgoingMessage
 from notifier.clients.amqp.settings import BrokerSettings
 from testing.faults.broker import CONFIRMING, CONSUMING, HEARTBEAT, FakeBroker, silence
 from testing.waiting import eventually

@@ -16,7 +16,7 @@ import pytest
 from hgext.vcsreplicator.log import ERRORS, LARGEST, NewRecord
 from hgext.vcsreplicator.words.clock import DAY, Clock
 from hgext.vcsreplicator.words.errors import Rejected
-from notifier.clients.amqp.frames import OutgoingMessage
+from notifier.clients.amqp.outgoing import OutgoingMessage
 from notifier.messages.raw import from_line, raw_topic, to_line
 from notifier.services.decode import loop
 from notifier.services.decode.decoding import Decoded, Tools

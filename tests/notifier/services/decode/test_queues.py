@@ -15,7 +15,7 @@ from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Unavailable
 from notifier.clients.amqp.channel import BLOCKED
-from notifier.clients.amqp.frames import OutgoingMessage
+from notifier.clients.amqp.outgoing import OutgoingMessage
 from notifier.messages.raw import to_line
 from notifier.services.decode.queues import OutputQueues, open_input
 from notifier.services.decode.sources import GROUP
