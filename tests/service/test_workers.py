@@ -3,21 +3,29 @@
 
 import fcntl
 import http.client
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
+from wsgiref.util import setup_testing_defaults
 
 import pytest
 
+from hgext.vcsreplicator.cli.web import NURSERY
 from hgext.vcsreplicator.demo.ports import free_port
+from hgext.vcsreplicator.mirror import nursery
+from hgext.vcsreplicator.service.worker import END, FRAME, LENGTH, WRITES, answer_requests, ask_to_write
+from hgext.vcsreplicator.service.workers import Workers
 from testing.waiting import PATIENCE, eventually
 from testing.warm_hg import shared_hg
 
@@ -86,17 +94,23 @@ def uisetup(ui):
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
-    """A server with these pages, two threads, one second and 512 MiB for a request, which takes pushes."""
+def hgrc(tmp_path: Path) -> str:
+    """An hgrc with these pages, for a root with one repository, which takes pushes."""
     (tmp_path / "pages.py").write_text(PAGES.replace("FILE", repr(str(tmp_path / "lock"))))
     (tmp_path / "hgrc").write_text(
         f"[extensions]\n*:required = yes\npushlog =\npages = {tmp_path}/pages.py\n[web]\npush_ssl = no\nallow_push = *\n"
     )
     subprocess.run([shared_hg(), "init", str(tmp_path / "root" / "known")], check=True)
+    return str(tmp_path / "hgrc")
+
+
+@pytest.fixture
+def url(tmp_path: Path, hgrc: str) -> Iterator[str]:
+    """A server of this root with two threads, one second and 512 MiB for a request."""
     where = f"127.0.0.1:{free_port()}"
     command = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "web", "--root", str(tmp_path / "root")]
     limits = ["--threads", "2", "--seconds", "1", "--memory", "512"]
-    environment = {**os.environ, "HGRCPATH": str(tmp_path / "hgrc")}
+    environment = {**os.environ, "HGRCPATH": hgrc}
     with subprocess.Popen([*command, "--listen", where, *limits], env=environment) as server:
         eventually(lambda: is_answering(f"http://{where}/known?style=raw"), "the server")
         yield f"http://{where}/known"
@@ -212,6 +226,61 @@ def test_a_nursery_that_was_killed_is_replaced(url: str) -> None:
         os.kill(process, signal.SIGKILL)
         eventually(lambda process=process: has_ended(process), "the process to end")
     assert get(f"{url}/json-pushes") == (200, b"{}")
+
+
+def call(workers: Workers) -> Iterator[bytes]:
+    """Ask for the process that answers; it is busy until all is read."""
+    environ = {"QUERY_STRING": "", "PATH_INFO": "/known/process", "waitress.client_disconnected": lambda: False}
+    setup_testing_defaults(environ)
+    return workers(environ, lambda _status, _headers: None)
+
+
+def test_a_nursery_that_hangs_holds_up_no_request_with_a_worker(
+    tmp_path: Path, hgrc: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HGRCPATH", hgrc)
+    monkeypatch.setattr(nursery, "PATIENCE", 10 * PATIENCE)
+    workers = Workers(NURSERY, str(tmp_path / "root"), "web", "60", str(1024**3), threads=3)
+    hanging = workers._nursery.process.pid
+    with closing(workers), ThreadPoolExecutor(3) as pool:
+        begun = call(workers)
+        busy = next(begun)
+        os.kill(hanging, signal.SIGSTOP)
+        try:
+            waits = [pool.submit(lambda: b"".join(call(workers))) for _ in range(2)]
+            eventually(workers._forking.locked, "a request to wait for a new worker")
+            assert pool.submit(list, begun).result(PATIENCE) == []
+            first = next(as_completed(waits, PATIENCE))
+            assert first.result() == busy
+            assert pool.submit(lambda: b"".join(call(workers))).result(PATIENCE) == busy
+        finally:
+            os.kill(hanging, signal.SIGKILL)
+
+
+def test_a_worker_that_is_given_up_opens_no_transaction() -> None:
+    """Between its word that it writes and the server's reading it may be killed."""
+    ours, theirs = socket.socketpair()
+    opened = []
+
+    def push(_environ: dict[str, Any], _start_response: Any) -> list[bytes]:
+        ask_to_write(theirs)
+        opened.append(True)
+        return []
+
+    with ThreadPoolExecutor(1) as pool, ours, theirs:
+        ended = pool.submit(answer_requests, theirs, push, lambda: None, lambda: True)
+        for is_heard in (True, False):
+            content = json.dumps({"length": 0}).encode()
+            ours.sendall(LENGTH.pack(len(content)) + content)
+            assert FRAME.unpack(ours.recv(FRAME.size, socket.MSG_PEEK | socket.MSG_WAITALL)) == (WRITES, 0)
+            assert len(opened) == (not is_heard)
+            if is_heard:
+                ours.recv(FRAME.size)
+                ours.sendall(b".")
+                assert FRAME.unpack(ours.recv(FRAME.size, socket.MSG_WAITALL)) == (END, 0)
+        ours.shutdown(socket.SHUT_RDWR)
+        ended.result(PATIENCE)
+    assert opened == [True]
 
 
 def test_a_request_that_raises_is_a_500_and_the_log_has_the_reason(url: str) -> None:

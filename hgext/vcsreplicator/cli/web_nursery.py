@@ -11,7 +11,7 @@ import sys
 from ..hg.serving.budget import Budget
 from ..mirror.forking import Forks
 from ..service import configure_logging
-from ..service.worker import FRAME, WRITES, answer_requests
+from ..service.worker import answer_requests, ask_to_write
 from ..words.errors import BadConfig
 from .web import MIRROR, open_folder
 
@@ -33,7 +33,7 @@ def main() -> None:
 
     def work(descriptor: int) -> None:
         connection = socket.socket(fileno=descriptor)
-        budget = Budget(int(seconds), int(size), lambda: connection.sendall(FRAME.pack(WRITES, 0)))
+        budget = Budget(int(seconds), int(size), lambda: ask_to_write(connection))
         answer_requests(connection, web, budget.begin, budget.renew)
 
     forks.make(work, says=MIRROR if is_of_mirror(root) else "")

@@ -15,8 +15,8 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import IO, Any
 
-# Kinds of frames: status and headers; a piece of the body; the end; the end of the worker too; why it failed; and that the request
-# opens a transaction, after which the server leaves the worker alone.
+# Kinds of frames: status and headers; a piece of the body; the end; the end of the worker too; why it failed; and the wish to open
+# a transaction. The server answers that with a byte, and then leaves the worker alone.
 HEAD, PIECE, END, LAST, FAILED, WRITES = b"h", b"p", b"e", b"l", b"f", b"w"
 LENGTH, FRAME = struct.Struct(">I"), struct.Struct(">cI")
 # Bytes of an answer that are sent at once.
@@ -62,6 +62,16 @@ def answer_requests(
         connection.sendall(FRAME.pack(END if is_new else LAST, 0))
         if not is_new:
             return
+
+
+def ask_to_write(connection: socket.socket) -> None:
+    """Return once the server leaves this worker alone, which it may kill until then.
+
+    Raises ConnectionResetError if the server has given it up.
+    """
+    connection.sendall(FRAME.pack(WRITES, 0))
+    if not connection.recv(1):
+        raise ConnectionResetError
 
 
 def _receive(connection: socket.socket) -> dict[str, Any] | None:

@@ -32,6 +32,8 @@ _IDLE = 60.0
 _START = 120.0
 # Seconds between two looks whether the client is still there.
 _LOOK_EVERY = 1.0
+# Seconds between two looks for an idle worker, while another request has one forked.
+_LOOK_IDLE = 0.1
 # Seconds without a byte of an answer to a client that waits.
 _SILENCE = 600.0
 # Requests that wait for pushes at once; as `pushlog.web.waiting` has it.
@@ -57,6 +59,8 @@ class Workers:
         # How many requests may wait for a push: two threads stay free, or one of two; a single thread never waits.
         self._may_wait = min(_WAITERS, max(threads - 2, min(threads - 1, 1)))
         self._lock = threading.Lock()
+        # The right to use the nursery, which may hang; taken before the other lock.
+        self._forking = threading.Lock()
         self._waiting = 0
         # The one that worked last comes last, and works next.
         self._idle: list[_WebWorker] = []
@@ -122,17 +126,24 @@ class Workers:
             yield f"{status[4:]}: {reason}\n".encode()
 
     def _take_worker(self) -> "_WebWorker":
+        while (worker := self._take_idle()) is None:
+            if self._forking.acquire(timeout=_LOOK_IDLE):
+                try:
+                    return self._take_idle() or self._fork_worker()
+                finally:
+                    self._forking.release()
+        return worker
+
+    def _take_idle(self) -> "_WebWorker | None":
         with self._lock:
             self._ended = [process for process in self._ended if process.poll() is None]
             while self._idle:
                 worker = self._idle.pop()
                 if worker.is_usable():
-                    break
+                    self._busy.add(worker)
+                    return worker
                 self._end_worker(worker)
-            else:
-                worker = self._fork_worker()
-            self._busy.add(worker)
-            return worker
+        return None
 
     def _fork_worker(self) -> "_WebWorker":
         ours, theirs = socket.socketpair()
@@ -144,7 +155,10 @@ class Workers:
         if process is None:
             ours.close()
             raise Unavailable("no worker could be started")
-        return _WebWorker(process, ours)
+        worker = _WebWorker(process, ours)
+        with self._lock:
+            self._busy.add(worker)
+        return worker
 
     def _give_back(self, worker: "_WebWorker") -> None:
         with self._lock:
@@ -163,7 +177,7 @@ class Workers:
 
     def close(self) -> None:
         """End the nursery and all workers, except those that may write: they finish."""
-        with self._lock:
+        with self._forking, self._lock:
             for worker in (*self._idle, *self._busy):
                 self._end_worker(worker)
             self._idle.clear()
@@ -211,6 +225,7 @@ class _WebWorker:
                     return
                 if kind == WRITES:
                     self._reads_only = False
+                    self._connection.sendall(b".")
                     continue
                 content = self._read_bytes(length, has_left)
                 if kind == FAILED:
