@@ -2,16 +2,20 @@
 """`config check` runs Mercurial to see if it would continue without an extension."""
 
 import re
+import shutil
 import sys
 from pathlib import Path
 
+import mercurial
 import pytest
 from click.testing import CliRunner, Result
+from mercurial import util
 
-from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.cli import config_hg, program
 from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import BadConfig
+from hgext.vcsreplicator.words.version import VERSION
 from testing.services.cache import CHECKOUT
 from testing.warm_hg import shared_hg
 
@@ -37,7 +41,13 @@ def our_hg(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def checked(
-    folder: Path, hgrc: str, *, by_environment: bool = False, is_path_set: bool = True, sections: str = ""
+    folder: Path,
+    hgrc: str,
+    *,
+    by_environment: bool = False,
+    is_path_set: bool = True,
+    sections: str = "",
+    options: tuple[str, ...] = (),
 ) -> Result:
     """`config check` with this hgrc, and these sections of the services' file."""
     url = f"sqlite:///{str(folder / 'log.db').lstrip('/')}"
@@ -45,7 +55,7 @@ def checked(
         log.create(topics())
     (folder / "services.toml").write_text(f'log = "{url}"\n{sections}')
     (folder / "hgrc").write_text(hgrc)
-    words = ["config", "check", "--config", str(folder / "services.toml")]
+    words = ["config", "check", "--config", str(folder / "services.toml"), *options]
     if by_environment:
         return CliRunner().invoke(program, words, env={"HGRCPATH": str(folder / "hgrc") if is_path_set else None})
     return CliRunner().invoke(program, [*words, "--hgrc", str(folder / "hgrc")])
@@ -359,3 +369,108 @@ def test_a_notifier_without_public_urls_is_named(tmp_path: Path, urls: str, is_n
     result = checked(tmp_path, MIRROR, sections=f'[public.urls]\n{urls}\n[notifier.lines]\ntype = "stdout"\n')
     assert result.exit_code == 0, result.exception
     assert ("[public.urls] is missing or empty: the notifier announces nothing" in result.output) == is_named
+
+
+# The hg of an environment that has Mercurial and nothing of ours: the lines that make our folders known are not read.
+OTHER_HG = """\
+#!{python} -S
+import sys
+sys.path.append({packages!r})
+{lines}
+from mercurial import dispatch
+dispatch.run()
+"""
+
+
+def write_program(file: Path, text: str) -> str:
+    file.write_text(text)
+    file.chmod(0o755)
+    return str(file)
+
+
+def other_hg(folder: Path, *lines: str) -> str:
+    packages = str(Path(mercurial.__file__).parents[1])
+    text = OTHER_HG.format(python=COLD, packages=packages, lines="\n".join(lines))
+    return write_program(folder / "other-hg", text)
+
+
+def refused(folder: Path, program: str) -> str:
+    """The one line with which the check refuses this hg."""
+    result = checked(folder, MIRROR, options=("--hg", program))
+    assert isinstance(result.exception, BadConfig), result.output
+    assert "\n" not in str(result.exception)
+    return str(result.exception)
+
+
+def test_the_hg_that_reads_the_file_is_asked_instead_of_our_own(tmp_path: Path) -> None:
+    """Another release of the extension lies in its environment."""
+    there = tmp_path / "there"
+    (there / "hgext").mkdir(parents=True)
+    for name in ("hgext/vcsreplicator", "pushlog"):
+        shutil.copytree(CHECKOUT / name, there / name)
+    (there / "hgext/vcsreplicator/words/version.py").write_text('VERSION = "0.0.9"\n')
+    program = other_hg(tmp_path, f"sys.path.insert(0, {str(there)!r})")
+    result = checked(tmp_path, MIRROR, options=("--hg", program))
+    assert result.exit_code == 0, result.exception
+    assert f"{program}: Mercurial {util.version().decode()}\n" in result.output
+    assert f"hg extension vcsreplicator: {there}/hgext/vcsreplicator/__init__.py" in result.output
+    assert f"hg loads vcsreplicator 0.0.9, this is {VERSION}: install one release for both" in result.output
+    assert "install one release" not in checked(tmp_path, MIRROR).output
+
+
+def test_an_hg_that_cannot_load_the_extension_is_refused(tmp_path: Path) -> None:
+    assert "other-hg config: abort: failed to import extension" in refused(tmp_path, other_hg(tmp_path))
+
+
+def test_an_hg_that_is_too_old_for_the_extension_is_refused(tmp_path: Path) -> None:
+    lines = (
+        f"sys.path.insert(0, {str(CHECKOUT)!r})",
+        "from mercurial import __version__",
+        "__version__.version = '6.1'",
+    )
+    text = refused(tmp_path, other_hg(tmp_path, *lines))
+    assert re.search(r"needs Mercurial 6\.\d", text), text
+
+
+def test_an_hg_that_is_missing_or_no_program_is_refused(tmp_path: Path) -> None:
+    assert refused(tmp_path, f"{tmp_path}/none") == f"--hg: {tmp_path}/none: no such program"
+    (tmp_path / "text").write_text("text")
+    assert refused(tmp_path, f"{tmp_path}/text").endswith(f"{tmp_path}/text cannot run: Permission denied")
+
+
+def test_an_hg_that_hangs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config_hg, "PATIENCE", 0.2)
+    program = write_program(tmp_path / "hangs", "#!/bin/sh\nexec sleep 60\n")
+    assert refused(tmp_path, program).endswith(f"hangs version: {program} did not end within 0.2 s")
+
+
+LOCKED = "lock keeps readers in Rust out, too"
+IGNORED = "[rhg] ignored-extensions: rhg does not ask hg"
+RUST = {
+    "none": ("", "", []),
+    "asks hg": ("[rhg]\non-unsupported = fallback\n", "", []),
+    "ignores all": ("[rhg]\nignored-extensions = *\n", "", [IGNORED]),
+    "ignores ours": ("[rhg]\nignored-extensions = strip, vcsreplicator\n", "", [IGNORED]),
+    "ignores another": ("[rhg]\nignored-extensions = strip\n", "", []),
+    "locked": ("[rhg]\non-unsupported = fallback\n", '[mirror.alpha]\nroot = "/r"\nlock = true\n', [LOCKED]),
+    "locked without": ("", '[mirror.alpha]\nroot = "/r"\nlock = true\n', []),
+}
+
+
+@pytest.mark.parametrize(("hgrc", "sections", "named"), RUST.values(), ids=RUST)
+def test_what_a_mercurial_in_rust_makes_of_the_repositories_is_named(
+    tmp_path: Path, hgrc: str, sections: str, named: list[str]
+) -> None:
+    result = checked(tmp_path, MIRROR + hgrc, sections=sections)
+    assert result.exit_code == 0, result.exception
+    assert [text for text in (IGNORED, LOCKED) if text in result.output] == named
+
+
+def test_an_hg_that_is_written_in_rust_is_seen_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "rhg").write_text(f'#!/bin/sh\nexec {shared_hg()} "$@"\n')
+    (tmp_path / "rhg").chmod(0o755)
+    (tmp_path / "hg").symlink_to("rhg")
+    locked = MIRROR.replace("role = mirror", f"role = master\nlock = yes\nlog = sqlite://{tmp_path}/log.db")
+    result = checked(tmp_path, locked, options=("--hg", f"{tmp_path}/hg"))
+    assert result.exit_code == 0, result.exception
+    assert LOCKED in result.output

@@ -30,13 +30,14 @@ def command() -> None:
 @click.option(
     "--hgrc", "files", multiple=True, metavar="FILE", help="An hgrc of a master or mirror. Default: HGRCPATH."
 )
+@click.option("--hg", "program", metavar="PATH", help="The hg that reads it. Default: hg of this installation.")
 @with_json
 @with_config_file
-def check(file: str, files: tuple[str, ...], as_json: bool) -> None:
+def check(file: str, files: tuple[str, ...], program: str | None, as_json: bool) -> None:
     """Check sections, log and hgrc; stop at the first mistake."""
     found: list[str] = []
     try:
-        _check_all(load(file), files, found.append if as_json else click.echo)
+        _check_all(load(file), files, program, found.append if as_json else click.echo)
     except ReplicationError as error:
         if as_json:
             print_json({"found": found, "mistake": str(error)})
@@ -45,7 +46,7 @@ def check(file: str, files: tuple[str, ...], as_json: bool) -> None:
         print_json({"found": found, "mistake": None})
 
 
-def _check_all(config: Config, files: tuple[str, ...], report: Callable[[str], object]) -> None:
+def _check_all(config: Config, files: tuple[str, ...], program: str | None, report: Callable[[str], object]) -> None:
     """Report what is right, in order; raise ReplicationError for the first mistake."""
     _check_sections(config)
     nested = list(_find_nested_roots(config))
@@ -69,7 +70,7 @@ def _check_all(config: Config, files: tuple[str, ...], report: Callable[[str], o
     report("the log answers")
     report_rights(config, report)
     for file in files or (None,):
-        check_hgrc(file, config, report)
+        check_hgrc(file, config, report, program)
     if missing:
         hidden = "" if config.log.startswith("sqlite:") else ", or hides them from this user by its ACLs"
         raise TopicMissing(f"the log lacks the topics {', '.join(missing)}{hidden}; run: vcsreplicator topics create")

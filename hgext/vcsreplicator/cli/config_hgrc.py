@@ -3,7 +3,6 @@
 
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +12,8 @@ from ..config import Config
 from ..log.blobs import open_blobs
 from ..log.opening import parse_url
 from ..words.errors import BadConfig
+from ..words.version import VERSION
+from .config_hg import AskedHg
 from .options import relay_of
 
 EXTENSIONS = ("vcsreplicator", "pushlog")
@@ -32,24 +33,20 @@ _HIDING = (
 _TRUE = {"1", "yes", "true", "on", "always"}
 
 
-def check_hgrc(file: str | None, config: Config, report: Callable[[str], object]) -> None:
+def check_hgrc(file: str | None, config: Config, report: Callable[[str], object], program: str | None = None) -> None:
     """Report where `hg` finds the extensions.
 
-    `hg` reads the hgrc `file` or, if that is None, HGRCPATH. Raises BadConfig if `hg` aborts, could run without an extension, or is
-    a master without pushlog, or one whose pushes the relay of `config` would not find.
+    `program` is the `hg` to ask, by default that of this installation. It reads the hgrc `file` or, if that is None, HGRCPATH.
+    Raises BadConfig if it cannot run or aborts, could run without an extension, or is a master without pushlog, or one whose pushes
+    the relay of `config` would not find.
     """
     where = file or "HGRCPATH"
     if file is not None and not os.path.isfile(file):
         raise BadConfig(f"--hgrc: {file}: no such file")
-    environment = {**os.environ, "HGPLAIN": "1"}
-    if file is not None:
-        environment["HGRCPATH"] = os.path.abspath(file)
-    try:
-        lines = _run_hg(where, environment, "config", "-T", "{name}\t{value}\n")
-    except FileNotFoundError:
-        report(f"no hg beside {sys.executable} and none on PATH: a master and a mirror need it")
+    hg = AskedHg(program, where, file)
+    found = _read_settings(hg, program, report)
+    if found is None:
         return
-    found = {name: value for name, tab, value in (line.partition("\t") for line in lines) if tab}
     if not _is_enabled(found, "vcsreplicator"):
         if file is not None or "vcsreplicator.role" in found:
             raise BadConfig(f"{where}: [extensions] vcsreplicator: expected a line that loads it, got nothing")
@@ -64,12 +61,9 @@ def check_hgrc(file: str | None, config: Config, report: Callable[[str], object]
             "pushes would be accepted, and would never get a row in the pushlog"
         )
     with tempfile.TemporaryDirectory() as folder:  # only in a repository a failed set-up or a mistake in hgrc shows
-        _run_hg(where, {**environment, "HGRCPATH": ""}, "init", f"{folder}/empty")
-        _run_hg(where, environment, "-R", f"{folder}/empty", "root")
-    listed = _run_hg(where, environment, "debugextensions", "-T", "{name}\t{source}\n")
-    sources = dict(line.split("\t") for line in listed)
-    for name in EXTENSIONS:
-        report(f"hg extension {name}: {sources.get(name, 'not enabled')} ({where})")
+        hg.ask("init", f"{folder}/empty", reads_hgrc=False)
+        hg.ask("-R", f"{folder}/empty", "root")
+    _report_extensions(hg, where, report)
     report(f"hg extension vcsreplicator: role {found.get('vcsreplicator.role', 'none')} ({where})")
     roots = {
         os.path.realpath(name.removeprefix(ROOTS)): "" if wire == "." else wire
@@ -79,9 +73,37 @@ def check_hgrc(file: str | None, config: Config, report: Callable[[str], object]
     if found.get("vcsreplicator.role") == "master":
         _expect_same_relay(where, found.get("vcsreplicator.relay"), roots, config)
         _expect_urls(where, found)
-    for text in (*_find_unused(found), *_find_doubts(found, config)):
+    for text in (*_find_unused(found), *_find_doubts(found, config), *_find_rust(found, config, hg.program)):
         report(f"{where}: {text}")
     _name_repositories(roots, report)
+
+
+def _read_settings(hg: AskedHg, program: str | None, report: Callable[[str], object]) -> dict[str, str] | None:
+    """Return all settings as `hg` reads them; None if this installation has none.
+
+    Reports the version of a `program` that was given; raises BadConfig if that is missing.
+    """
+    try:
+        if program is not None:
+            version = hg.ask("version", "-T", "{ver}\n", reads_hgrc=False)
+            report(f"{program}: Mercurial {' '.join(version)}")
+        lines = hg.ask("config", "-T", "{name}\t{value}\n")
+    except FileNotFoundError as error:
+        if program is not None:
+            raise BadConfig(f"--hg: {program}: no such program") from error
+        report(f"no hg beside {sys.executable} and none on PATH: a master and a mirror need it")
+        return None
+    return {name: value for name, tab, value in (line.partition("\t") for line in lines) if tab}
+
+
+def _report_extensions(hg: AskedHg, where: str, report: Callable[[str], object]) -> None:
+    """Report from where `hg` loads our extensions, and another release of them."""
+    listed = hg.ask("debugextensions", "-T", "{name}\t{source}\n")
+    sources = dict(line.split("\t") for line in listed)
+    for name in EXTENSIONS:
+        report(f"hg extension {name}: {sources.get(name, 'not enabled')} ({where})")
+    if (version := _read_version(sources.get("vcsreplicator", ""))) != VERSION:
+        report(f"{where}: hg loads vcsreplicator {version}, this is {VERSION}: install one release for both")
 
 
 def _expect_required(where: str, found: Mapping[str, str]) -> None:
@@ -106,6 +128,24 @@ def _find_doubts(found: Mapping[str, str], config: Config) -> Iterator[str]:
         yield "[vcsreplicator] commits = accept has no effect: a mirror refuses all changes"
     if found.get("vcsreplicator.record-connection", "").lower() in _TRUE and not _is_decoded(config):
         yield "[vcsreplicator] record-connection is on, but no destination of type decode takes connections"
+
+
+def _find_rust(found: Mapping[str, str], config: Config, program: str) -> Iterator[str]:
+    """Yield what a Mercurial in Rust makes of the repositories.
+
+    It loads no extension. It is in use where the hgrc has a section for it, or `program` is one.
+    """
+    if not any(name.startswith("rhg.") for name in found) and Path(program).resolve().name != "rhg":
+        return
+    if set(re.split(r"[\s,]+", found.get("rhg.ignored-extensions", ""))) & {"*", "vcsreplicator"}:
+        yield (
+            "[rhg] ignored-extensions: rhg does not ask hg, and shows what is not released on a mirror; name the others one by "
+            "one, without vcsreplicator"
+        )
+    mirrors = config.tables.get("mirror", {}).values()
+    is_mirror_locked = any(isinstance(section, dict) and section.get("lock") for section in mirrors)
+    if found.get("vcsreplicator.lock", "").lower() in _TRUE or is_mirror_locked:
+        yield "lock keeps readers in Rust out, too: rhg needs [rhg] on-unsupported = fallback (docs/push.md, Settings)"
 
 
 def _find_unused(found: Mapping[str, str]) -> Iterator[str]:
@@ -190,25 +230,12 @@ def _is_enabled(found: Mapping[str, str], extension: str) -> bool:
     return place is not None and not place.startswith("!")
 
 
-def _run_hg(where: str, environment: dict[str, str], *arguments: str) -> list[str]:
-    """Run `hg` in the root folder, and return its lines.
-
-    Raises BadConfig with its message if it fails. `hg config` also ends with 1 if there is nothing to print.
-    """
-    # The PATH that sudo sets lacks the folder of an installation of its own, such as /opt/vcsreplicator/bin.
-    own = Path(sys.executable).with_name("hg")
-    done = subprocess.run(
-        [str(own) if own.exists() else "hg", *arguments],
-        cwd="/",
-        env=environment,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    if done.returncode and (arguments[0] != "config" or done.stderr):
-        lines = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
-        reasons = [line for line in lines if line.startswith(("abort:", "config error:"))]
-        verb = arguments[2] if arguments[0] == "-R" else arguments[0]
-        raise BadConfig(f"{where}: hg {verb}: {(reasons or lines[-1:])[0].removeprefix('config error: ')}")
-    return done.stdout.splitlines()
+def _read_version(source: str) -> str:
+    """Return the version of the extension in this file of any environment."""
+    try:
+        found = re.search(
+            r'^VERSION = "(.+)"$', Path(source).with_name("words").joinpath("version.py").read_text(), re.M
+        )
+    except OSError:
+        found = None
+    return found[1] if found else "of an unknown version"
