@@ -83,6 +83,14 @@ def test_push_with_an_unknown_part_is_refused_if_the_client_insists_on_it() -> N
         check(head(b"X-new") + END)
 
 
+def test_what_a_client_s_extension_offers_to_that_of_the_site_is_passed_over() -> None:
+    bundle2.parthandlermapping[b"site:about"] = lambda op, part: None
+    with pytest.raises(error.Abort, match="this part: 'site:about'"):
+        check(head(b"SITE:ABOUT") + END)
+    assert check(head(b"site:about") + END) == ["site:about"]
+    assert b"site:about" not in bundle2.parthandlermapping  # so Mercurial reads past it
+
+
 def test_part_within_another_part_is_refused() -> None:
     inner = head(b"REMOTE-CHANGEGROUP", {b"url": b"http://127.0.0.1:1/", b"size": b"1"}) + END
     for deep in (inner, head(b"error:abort") + interruption(inner) + END):

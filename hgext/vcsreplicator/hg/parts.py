@@ -27,6 +27,8 @@ _PUSHED = frozenset(
 )
 # With it a client says that it cannot send the rest of a part.
 _INTERRUPTING = frozenset({b"error:abort"})
+# Packages whose handlers may do harm; no client sends their other parts in a push.
+_SHIPPED = frozenset({"mercurial", "hgext", "pushlog"})
 # In place of the size of a piece of a payload: a part follows.
 _INTERRUPT = -1
 # With it a bundle names an address, which the receiver fetches.
@@ -142,10 +144,14 @@ def _check_parts(file: IO[bytes]) -> None:
 def _check_name(header: bytes, allowed: frozenset[bytes]) -> None:
     """Raise Abort for a part that is not allowed.
 
-    Mercurial passes over a part that it does not know, if the client does not insist on it: a name in lower case.
+    Mercurial passes over a part that it does not know, if the client does not insist on it: a name in lower case. So it does over
+    what a client's extension offers to an extension of the site: this process no longer knows such a part.
     """
     name = header[1 : 1 + header[0]]
     kind = name.lower()
+    handler = bundle2.parthandlermapping.get(kind)
+    if kind == name and kind not in allowed and handler and handler.__module__.partition(".")[0] not in _SHIPPED:
+        bundle2.parthandlermapping.pop(kind, None)  # another thread may be quicker
     if kind not in allowed and (kind != name or kind in bundle2.parthandlermapping):
         raise error.Abort(
             b"a push cannot bring this part: %s" % stringutil.pprint(kind),
