@@ -170,7 +170,7 @@ def _parse_rows(ui: Ui, rows: Iterable[bytes], first: int) -> list[entry.Push]:
 
 
 def _select_obtainable(log: Pushlog, remote: IPeer, pushes: list[entry.Push]) -> Iterator[entry.Push]:
-    """Yield the pushes before the first one that a later pull completes.
+    """Yield the pushes before the first that a later pull completes.
 
     Reports that one, and the pushes with changesets that the server does not give.
     """

@@ -2,7 +2,7 @@
 """Every private function of Mercurial that these extensions wrap or override.
 
 The table has the parameters of each. Mercurial changes such functions without notice, and after a failed set-up prints a warning
-and goes on: pushes unrecorded, mirrors unguarded. So a set-up must fail closed. `wrap` wraps each function, and refuses one that is
+and goes on: pushes unrecorded, mirrors unguarded. So a set-up must fail closed. `wrap` wraps each function, and refuses any that is
 not in the table, is missing, or takes other parameters. `Setup` keeps the failure, and refuses every repository with it. A process
 checks only the seams that it loads.
 

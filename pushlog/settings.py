@@ -8,7 +8,7 @@ from typing import Any
 from mercurial import error, registrar
 from mercurial.ui import ui as Ui
 
-# The hook that records a push, and the one that records what is committed here.
+# The hooks that record a push, and commits made here.
 HOOK = b"pretxnchangegroup.pushlog"
 COMMIT_HOOK = b"pretxncommit.pushlog"
 # What can have a row: changesets that arrive, by Mercurial's name of their source, and those that are made here.
@@ -40,7 +40,7 @@ configitem(b"pushlog", b"timeoutrw", default=30000)
 configitem(b"pushlog", b"retrydelayms", default=1500)
 configitem(b"pushlog", b"maxpushes", default=0)
 configitem(b"pushlog", b"maxwait", default=10)
-# Mercurial reads them some fifty times in a push, and searches for one that is not registered.
+# Mercurial reads them some fifty times in a push, and searches for it if it is not registered.
 for _hook in (HOOK, COMMIT_HOOK):
     configitem(b"hooks", b"priority." + _hook, default=0)
 

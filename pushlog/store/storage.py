@@ -129,7 +129,7 @@ class Pushlog:
         return [node for node, revision in revisions.items() if revision is None or revision >= length]
 
     def note(self) -> dict[str, Any]:
-        """Return the content of the note, empty without one that can be read."""
+        """Return the content of the note, empty if it cannot be read."""
         try:
             with open(self.repo.svfs.join(NOTE), "rb", opener=open_regular) as file:
                 note = json.load(file)

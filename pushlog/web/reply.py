@@ -55,7 +55,7 @@ def _read_path(web: requestcontext) -> bytes:
 def next_url(web: requestcontext, found: FoundPushes, command: bytes) -> bytes:
     """Return this request's URL for the pushes after `next_id`, empty without one.
 
-    It has no host, so it leads to the one that the client asked.
+    It has no host, so it leads to the host that the client asked.
     A window that starts at a date keeps that date, because dates need not grow with the ids.
     """
     if found.next_id is None:

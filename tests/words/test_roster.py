@@ -225,7 +225,7 @@ def test_a_mirror_that_returns_has_another_epoch() -> None:
         (
             decided(KEYED, request(Verb.ADD, key=KEY), request(Verb.ADD_KEY, key=SECOND)),
             request(Verb.ADD_KEY, key=THIRD),
-            f"has 2 keys; remove the one that it no longer uses: {KEY}",
+            f"has 2 keys; remove the key that it no longer uses: {KEY}",
         ),
     ],
 )

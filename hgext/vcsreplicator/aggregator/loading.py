@@ -169,7 +169,7 @@ def _find_cut(log: Log, beat: AggregatorHeartbeat | None, ends: Mapping[int, int
     """Find the partitions of `events` that lost records before the stored position.
 
     Returns where each ended then. Those that the heartbeat names are reread from their beginning, unless the aggregator has
-    already reached that end. One that does not answer, and has no end, stays named.
+    already reached that end. A partition that does not answer, and has no end, stays named.
     """
     begun = beat.cut if beat is not None and beat.cut is not None else {}
     silent = [partition for partition in range(log.partitions(EVENTS)) if partition not in ends]

@@ -315,7 +315,7 @@ class Session:
     def _pass_gate(self, record: Record) -> bool:
         """Return whether a record of `acks` counts.
 
-        One that does not is no sign of its mirror either, and is recorded.
+        A record that does not is no sign of its mirror either, and is recorded.
         """
         verdict = self._gate.judge(record, self._clock.monotonic())
         if verdict in (GateVerdict.FOREIGN, GateVerdict.REPLAYED):

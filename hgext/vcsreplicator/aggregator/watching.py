@@ -78,7 +78,7 @@ class OwnTopic:
             self._newest = offsets[-1]
 
     def note_end(self, end: int, *, is_counted: bool = False) -> None:
-        """Compare the end with the one that is due.
+        """Compare the end with the due one.
 
         With `is_counted` the last end counts, as for a topic that is rarely written.
 

@@ -41,7 +41,7 @@ class Unanswered(Refused):
 def who() -> str:
     """Return who runs this process, as it is recorded.
 
-    That is the name of the real user; one that the system does not know is `uid NUMBER`. What the environment says can be anything,
+    That is the name of the real user, or `uid NUMBER` if the system does not know it. What the environment says can be anything,
     so the user that sudo names stands behind it. A byte that is no UTF-8 is written as its two digits after `x`.
     """
     try:

@@ -57,7 +57,7 @@ def command(
     continue.
 
     Exit code 0: all are equal; 1: some could not be compared (behind, master unreachable, no such path); 2: some
-    differ; 130: it was interrupted before it found one that differs.
+    differ; 130: it was interrupted before it found a difference.
     """
     if continuous and (paths or as_json):
         option = "--repository" if paths else "--json"

@@ -21,7 +21,7 @@ from .settings import DashboardSettings
 from .sources import Sources
 from .watcher import LogWatcher
 
-# Connections at a time, feeds included; more are refused, unless one that waits for its client makes room.
+# Connections at a time, feeds included; more are refused, unless a connection that waits for its client makes room.
 CONNECTIONS = 200
 
 # Seconds that a connection may be idle or take for a request.

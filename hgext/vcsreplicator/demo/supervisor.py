@@ -60,7 +60,7 @@ class DemoSupervisor:
             self._selector.register(child.notify, selectors.EVENT_READ, child)
 
     def start(self) -> None:
-        """Start all services; raises Unavailable naming one that does not become ready."""
+        """Start all services; raises Unavailable naming the first that fails."""
         for child in self._children:
             self._spawn(child)
         end = time.monotonic() + START_LIMIT

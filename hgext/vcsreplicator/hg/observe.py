@@ -159,7 +159,7 @@ def move_phases(repo: localrepository, tr: Transaction, moves: Iterable[PhaseMov
 
 
 def bookmarks(repo: localrepository, names: Iterable[str]) -> dict[str, str | None]:
-    """Return where these bookmarks are now; None for one that does not exist."""
+    """Return where these bookmarks are now; None for a missing bookmark."""
     nodes = {name: repo._bookmarks.get(local(name)) for name in names}
     return {name: hex(node).decode() if node is not None else None for name, node in nodes.items()}
 

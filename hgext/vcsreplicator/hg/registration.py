@@ -44,7 +44,7 @@ _configitem = registrar.configitem(configtable)
 for _key in settings.KEYS:
     _configitem(settings.SECTION, _key, default=list if _key == b"snapshot-allow" else None)
 
-# Mercurial reads it some fifty times in a push, and searches for one that is not registered.
+# Mercurial reads it some fifty times in a push, and searches for it if it is not registered.
 _configitem(b"hooks", b"priority.precommit.vcsreplicator", default=0)
 
 _setup = seams.Setup("vcsreplicator")

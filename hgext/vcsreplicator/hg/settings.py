@@ -64,7 +64,7 @@ class ExtensionSettings(Value):
     commits: Commits = "refuse"
 
     def wire_path(self, folder: str) -> str | None:
-        """Return a folder's wire path; raises ConfigError for one that is not allowed.
+        """Return a folder's wire path; raises ConfigError if it is not allowed.
 
         None outside all roots, inside a `.hg`, and for a root itself if its prefix is "".
         """

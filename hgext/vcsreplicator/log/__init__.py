@@ -66,7 +66,7 @@ EVENTS, ACKS, PENDING, STATE, SERVICES, ROSTER, ROSTER_REQUESTS, NOTICES, ERRORS
     "errors",
 )
 
-# Seconds after which a position that did not move is stored again: Kafka forgets one that is not stored for a week.
+# Seconds after which a position that did not move is stored again: Kafka forgets a position that is not stored for a week.
 RENEW_EVERY = 3600.0
 
 # The topics of which only partition 0 is used, however many an administrator has added.

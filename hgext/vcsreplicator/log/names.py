@@ -13,7 +13,7 @@ _PROBE, _TWINS = "~prob\u00e9", ("~PROB\u00c9", "~probe\u0301")
 def expect_exact_names(folder: str, where: str) -> None:
     """Raise BadConfig naming `where` if the disk takes two such names for one.
 
-    It makes a folder there for a moment; one that a kill leaves is used and removed the next time. A folder that is missing, or to
+    It makes a folder there for a moment. After a kill the next call uses and removes it. A folder that is missing, or to
     which this process may not write, is not refused.
     """
     made, *twins = (os.path.join(os.fsencode(folder), name.encode()) for name in (_PROBE, *_TWINS))

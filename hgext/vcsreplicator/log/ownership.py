@@ -54,7 +54,7 @@ def make_file(path: str | Path, mode: int = 0o640) -> None:
 
 
 def make_folder(path: str | Path, mode: int | None = None, *, is_private: bool = True) -> None:
-    """Make a folder with this mode, for the owner of the one that it is in.
+    """Make a folder with this mode, for the owner of its parent folder.
 
     Without `mode` the umask decides, and about other users `is_private`: they may do nothing. Raises OSError, FileExistsError if
     it is there.
@@ -69,7 +69,7 @@ def make_folder(path: str | Path, mode: int | None = None, *, is_private: bool =
 def make_folders(path: str | Path) -> None:
     """Make a folder, and those above it that are missing.
 
-    Each is for the owner of the one that it is in, and the last is closed to other users. Raises OSError.
+    Each is for the owner of its parent folder, and the last is closed to other users. Raises OSError.
     """
     missing = [folder for folder in (Path(path), *Path(path).parents) if not folder.exists()]
     for folder in reversed(missing):
@@ -111,7 +111,7 @@ def name_own_user() -> str:
 
 
 def name_user(user: int) -> str:
-    """Return the name of a user, or the number of one that has no name here."""
+    """Return the name of a user, or its number if it has no name here."""
     try:
         return pwd.getpwuid(user).pw_name
     except KeyError:
@@ -119,7 +119,7 @@ def name_user(user: int) -> str:
 
 
 def name_group(group: int) -> str:
-    """Return the name of a group, or the number of one that has no name here."""
+    """Return the name of a group, or its number if it has no name here."""
     try:
         return grp.getgrgid(group).gr_name
     except KeyError:

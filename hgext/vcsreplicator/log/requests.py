@@ -23,7 +23,7 @@ NOTHING, FAILED = "nothing ", "failed: "
 class OperatorRequest:
     """One request of an operator, which concerns `subject`; a row of the table.
 
-    `kind` is one that the service knows, or of a newer version. Times are seconds since the epoch.
+    The service knows `kind`, or it is of a newer version. Times are seconds since the epoch.
     """
 
     id: int

@@ -12,7 +12,7 @@ def choose(found: Iterable[FoundRepository], settings: MirrorSettings) -> FoundR
     """Return the folder that the mirror follows, for any order of one or more.
 
     An operator may have copied a repository below the root, or restored it under another name. A newer incarnation comes first,
-    then the one in the folder where a mirror would put it, then the higher sequence, then the one that serves more. All have a
+    then the copy in the folder where a mirror would put it, then the higher sequence, then the higher release. All have a
     checkpoint.
     """
     chosen, *others = sorted(found, key=lambda each: each.folder)

@@ -99,7 +99,7 @@ class Worker:
         self.since: float | None = None
         self.progress, self.moved = 0.0, float("-inf")
         self.is_ready = self.is_slow = self.is_killed = False
-        # Packed, or empty for one that is in the pipe already.
+        # Packed, or empty once it is in the pipe.
         self.requests: queue.SimpleQueue[bytes | memoryview | None] = queue.SimpleQueue()
         self.requests.put(ForkingPickler.dumps(settings))
         self.pipe, self.process = _start_process(environment, nursery)
@@ -167,7 +167,7 @@ class WorkerPool:
         return worker
 
     def _delay_starts(self, lane: Lane, reason: str) -> None:
-        """Start no worker for a while after one that was never ready."""
+        """Start no worker for a while, because the last was never ready."""
         self._failures += 1
         self._rests_until = self._clock.monotonic() + _RESTARTS.delay(self._failures, random.random())
         logger.warning("worker not started", lane=lane.value, reason=reason, failures=self._failures)
@@ -242,7 +242,9 @@ class WorkerPool:
                 worker.process.wait(max(0.0, end - time.monotonic()))
             except subprocess.TimeoutExpired:
                 worker.process.kill()
-                with contextlib.suppress(subprocess.TimeoutExpired):  # one that waits for a disk dies when that answers
+                with contextlib.suppress(
+                    subprocess.TimeoutExpired
+                ):  # a process that waits for a disk dies when that answers
                     worker.process.wait(1.0)
         self.workers.clear()
         if self._nursery is not None:

@@ -52,7 +52,7 @@ class Task:
 
     `folder` is where the repository was last seen (None: not here). With `heal` the repository is first repaired for that reason.
     `released` is the newest sequence that may be served, of `incarnation`, unless the mirror has another event than
-    `newest_known`, the newest one that the aggregator saw (sequence, id, digest). With `leave` the repository is only set aside, in
+    `newest_known`, the newest that the aggregator saw (sequence, id, digest). With `leave` the repository is only set aside, in
     any state; with `keep` not even its deletion does that. `drops` tells the supervisor whether the items' queue still exists.
     """
 
@@ -80,7 +80,7 @@ class FoundRepository:
     """A repository on the mirror's disk, and the sequence that it serves.
 
     A `checkpoint` of None means that the repository is damaged, see `problem`. `served_path` is its released path; a scan of all
-    repositories finds it if newer events are applied. One that `is_aside` was deleted and is only kept.
+    repositories finds it if newer events are applied. If it `is_aside`, it was deleted and is only kept.
     `is_locked` says whether a Mercurial without the extension can open it; only a scan of all repositories finds that out.
     """
 
@@ -120,8 +120,9 @@ class Checked:
     """The result of reading a repository through.
 
     `problem` is None if there is none; `lower` is the checkpoint if that is lower than it was. `shown` is what clients see if that
-    is less than was served: (what was served, what clients see). One that changed meanwhile `is_undecided`: it may be sound or not.
-    So is one whose reading needed more memory than the worker may take; `problem` says so, and the worker `is_spent`.
+    is less than was served: (what was served, what clients see). If it changed meanwhile, it
+    `is_undecided`: it may be sound or not. So is one whose reading needed more memory than the worker may take; `problem` says so,
+    and the worker `is_spent`.
     """
 
     repository: str

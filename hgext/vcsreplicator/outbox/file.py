@@ -290,8 +290,8 @@ class Outbox:
         """Remove segments whose entries are all in the log; return their numbers.
 
         Three kinds stay: the newest segment, since it holds the newest event; the one before it, for a log that loses its newest
-        records; and one that Mercurial's undo file names. Nothing is removed while a sender is at work: it may move the sent mark
-        back, and then it needs them all. The caller holds the store lock, outside a transaction, and does not wait for a sender.
+        records; and a segment that Mercurial's undo file names. Nothing is removed while a sender is at work: it may move the sent
+        mark back, and then it needs them all. The caller holds the store lock outside a transaction, and waits for no sender.
         """
         numbers = self.segments()
         if len(numbers) < 3:
@@ -341,7 +341,7 @@ class Outbox:
             replace_file(self._folder, FORK, to_json(fork))
 
     def _remove_segments(self, numbers: Iterable[int]) -> list[int]:
-        """Remove these segments, except one that Mercurial's undo file names."""
+        """Remove these segments, but not that in Mercurial's undo file."""
         undo = read_file(self._folder.join(b"undo"), limit=-1)
         names = {number: SEGMENT.format(number).encode() for number in numbers}
         removed = [number for number, name in names.items() if name + b"\0" not in undo]

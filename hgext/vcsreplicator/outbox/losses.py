@@ -69,8 +69,8 @@ def has_lost(log: Log, box: Outbox, state: RepositoryState | None) -> bool:
     """Return whether the log lacks the newest event that was sent from this outbox.
 
     `state` is the aggregator's state of the repository. The event of a mark without a place, of an older release, counts as lost
-    unless the aggregator saw it. So does one that retention removed, if the state is from before it: without a state the aggregator
-    may have lost that, and would announce the event again.
+    unless the aggregator saw it. So does an event that retention removed, if the state is from before it: without a state the
+    aggregator may have lost that, and would announce the event again.
     """
     sent = box.sent()
     if sent is None:
@@ -107,7 +107,7 @@ def _is_replaced(box: Outbox, sent: SentMark) -> bool:
     newest = box.newest()
     if newest is None or sent.id == newest.id:
         return False
-    # One that cannot be read may be of the present history.
+    # An unreadable event may be of the present history.
     with suppress(ReplicationError, TornRecord):
         marked = next(box.acknowledged(), None)
         return marked is not None and marked.event.incarnation != newest.incarnation

@@ -117,7 +117,7 @@ class RelayLine:
         """Return whether the notice of an event in the log is written.
 
         Waits up to `patience` seconds for the relay's answer; returns False if it does not come. Returns None if the relay ends the
-        conversation, because it stopped, or is an older one that does not know the question.
+        conversation, because it stopped, or is too old to know the question.
         """
         names = {"id": event.repository, "incarnation": event.incarnation, "announced": event.seq}
         try:

@@ -36,7 +36,7 @@ class OutsideWatch:
     def find(self, folders: Iterable[str], now: float) -> Iterator[ServiceTrouble]:
         """Yield the troubles of these repositories.
 
-        A repository is opened only if its changelog differs from the one that was last found sound. Those opened longest ago come
+        A repository is opened only if its changelog differs from the last sound one. Those opened longest ago come
         first, so that many unsound ones do not keep the others from their turn.
         """
         there, left = dict.fromkeys(folders, _NEVER), {True: AT_ONCE, False: AT_ONCE}
@@ -57,7 +57,7 @@ class OutsideWatch:
     def _compare_repository(self, folder: str, was_changed: bool) -> bool | None:
         """Return whether a repository was changed, None if that is unknown.
 
-        While a process works there, or it cannot be read, one that was changed still is.
+        While a process works there, or it cannot be read, a changed repository counts as changed.
         """
         try:
             is_changed = self._port.is_changed_outside(folder)

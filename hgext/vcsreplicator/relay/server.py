@@ -247,7 +247,7 @@ class Server:
             return False
         with self._lock:
             self._awaited[peer] = repository, incarnation, seq
-        # The state may have been read before the question; one that is read from now on is given to `announced`.
+        # The state may have been read before the question; `announced` gets each that is read from now on.
         state = self._find_state(repository)
         if state is not None:
             self.announced(state)
@@ -260,7 +260,7 @@ class Server:
                 if has_store and len(self._outside) < OUTSIDE_LIMIT:
                     self._outside.add(folder)
             return False
-        # One that the relay cannot look into is taken: its jobs fail, and say why.
+        # A folder that the relay cannot look into is taken: its jobs fail, and say why.
         if not (_has_store(folder) or is_hidden(folder)):
             return False
         peer.folder = folder
@@ -294,7 +294,7 @@ def _has_store(folder: str) -> bool:
 
 
 def _answer(peers: Iterable[_Peer], message: dict[str, object]) -> None:
-    """Send each peer one line; one that is gone or does not read misses it."""
+    """Send each peer one line; a peer that is gone or does not read misses it."""
     for peer in peers:
         with contextlib.suppress(OSError):
             peer.connection.send(json.dumps(message).encode() + b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)

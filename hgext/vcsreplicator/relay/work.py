@@ -244,7 +244,7 @@ class Work:
     def _run_jobs(self, folder: str, task: _RepositoryTask, jobs: set[Job]) -> _JobOutcomes:
         """Run jobs in their order; return what came of them.
 
-        None runs behind one that failed, but for this: what was committed before a transaction that cannot be rolled back is sent.
+        None runs behind a failed one, but what was committed before a transaction that cannot be rolled back is sent.
         """
         outcomes, now = _JobOutcomes(), self._clock.now()
         for job in Job:

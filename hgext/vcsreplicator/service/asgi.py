@@ -72,8 +72,8 @@ class PatientConnection(H11Protocol):
     """A connection that waits for its client as long as an idle one may stay.
 
     uvicorn alone waits indefinitely for a first request and for the end of any. Here that time limits a whole request, even if
-    parts of it keep coming. When there are nearly as many connections as the server takes, a new one replaces the one that has
-    waited longest.
+    parts of it keep coming. When there are nearly as many connections as the server takes, a new one replaces the
+    connection that has waited longest.
     """
 
     _deadline: asyncio.TimerHandle | None = None

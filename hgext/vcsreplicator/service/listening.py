@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The HTTP server of every service: waitress, hardened.
 
-When the server has as many connections as it takes, it closes the one that has been silent longest among those without a complete
+When the server has as many connections as it takes, it closes the longest silent one among those without a complete
 request. So a client that opens connections and stays silent cannot keep others out, not even from `/health`. A connection whose
 client takes nothing of its answer is closed too, because the answer holds a thread.
 """
@@ -171,7 +171,7 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
     def check_client_disconnected(self) -> bool:
         """Return whether the client has left.
 
-        waitress learns it by reading, and reads no more while requests wait: one that a client sent behind another would hide it.
+        waitress learns it by reading, and reads no more while requests wait: a request sent behind another would hide it.
         """
         poller = select.poll()
         try:

@@ -62,7 +62,7 @@ class Workers:
         # The right to use the nursery, which may hang; taken before the other lock.
         self._forking = threading.Lock()
         self._waiting = 0
-        # The one that worked last comes last, and works next.
+        # The last that worked comes last, and works next.
         self._idle: list[_WebWorker] = []
         self._busy: set[_WebWorker] = set()
         self._ended: list[ForkedProcess] = []

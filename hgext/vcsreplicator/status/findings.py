@@ -222,7 +222,7 @@ def _has_worked(picture: Picture, service: str) -> bool:
 
 def _find_destinations(picture: Picture, now: float, expected: Expectations) -> list[Finding]:
     wanted = expected.destinations
-    # One that never reported is named already.
+    # A service that never reported is named already.
     found = [
         Finding(
             level=Severity.WARNING,

@@ -83,7 +83,7 @@ def judge(
 
 
 def _join_reasons(reasons: tuple[str, ...], common: str | None, settings: HealthSettings) -> HealthVerdict:
-    """Join the reasons of the mirror and one that concerns all mirrors."""
+    """Join the reasons of the mirror and a reason for all mirrors."""
     if common is None:
         return HealthVerdict(reasons=reasons)
     return HealthVerdict(reasons=(*reasons, common) if settings.refuse_when_silent else reasons, degraded=(common,))
@@ -140,7 +140,7 @@ class _SharedQuestion(Generic[T]):
 class Endpoint:
     """The answers to /health of one mirror; several threads may call it.
 
-    A request waits a bounded time for the log and for the folder `root` of the mirror's repositories, so one that hangs delays no
+    A request waits a bounded time for the log and for the folder `root` of the mirror's repositories, so a hanging one delays no
     answer for long: then the last verdict is the answer. After HANG seconds a log makes it a degraded one, and without the folder
     the mirror is not ready. It is not ready either before the log was read once.
     """

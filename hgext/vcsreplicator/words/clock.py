@@ -32,7 +32,7 @@ class SystemClock:
 class Silence:
     """The seconds of others' silence, by the observer's own monotonic clock.
 
-    Clocks of different machines are never compared. A heartbeat counts when it differs from the last one that was seen. Without
+    Clocks of different machines are never compared. A heartbeat counts when it differs from the last. Without
     any sign, the silence began with the observer.
     """
 

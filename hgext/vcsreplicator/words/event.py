@@ -201,7 +201,7 @@ def read_disclosure(event: Event) -> Disclosure:
 class MasterSettings(Value):
     """The master's settings that decide what a repository's content means.
 
-    They are those of the process that made the event; one that reads no repository's hgrc, such as the relay, states `requirements`
+    They are the settings of the process that made the event. The relay, which reads no repository's hgrc, states `requirements`
     alone. `evolution` is `exchange=yes` or `exchange=no`. Masters of former releases stated the words of `experimental.evolution`
     there, and their relays that the repository is publishing, which they did not know.
     """

@@ -59,7 +59,7 @@ class Ack:
     It may go down (a restored mirror). `applied` and `serving` are sequences, `event` and `digest` belong to `applied`; the times
     are when the mirror reached those levels. `floor`, if not 0, is the lowest sequence beyond `serving` that the mirror can serve:
     it was filled to there, or earlier changesets were stripped since. `detached` names the reason while the repository is detached:
-    a Reason, or one that only newer mirrors know; `detached_since`, by the mirror's clock, is None in an ack of an older release.
+    a Reason, or a word of newer mirrors; `detached_since`, by the mirror's clock, is None in an ack of an older release.
     `assumed` is true if the mirror does not know whether the master is publishing, and answers clients as if it were not. A mirror
     that no longer carries a repository writes a tombstone. A deletion is acked like any other event (applied and serving), because
     its notice waits for that; the tombstone may follow once `state` says that the deletion is noticed. When it starts, a mirror
@@ -208,7 +208,7 @@ class ServiceTrouble:
     """A trouble of a service, in one line that says what to do.
 
     `since` is by the clock of its reporter. An operator must know now of an urgent trouble, and of a permanent one, which waiting
-    does not end; of any other once it has lasted for a while. One that `is_meant` was made by an operator, and is only noted.
+    does not end; of any other once it has lasted for a while. If it `is_meant`, an operator made it, and it is only noted.
     """
 
     text: str

@@ -37,7 +37,7 @@ KEY = "roster"
 RECENT = 50
 # Keys of a mirror: two during the change from one to the next.
 KEYS = 2
-# Keys of aggregators that the roster remembers: of one that changes its key, or of several machines that stand by for each other.
+# Keys of aggregators that the roster remembers: of an aggregator that changes its key, or of machines that stand by for each other.
 AGGREGATOR_KEYS = 4
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}\Z")
@@ -361,7 +361,7 @@ def _find_key_problem(roster: Roster, request: RosterRequest) -> str | None:
     if others:
         return f"{verb}: mirror {others[0]} has this key already"
     if len(known) >= KEYS:
-        return f"{verb}: mirror {request.mirror} has {KEYS} keys; remove the one that it no longer uses: {known[-1]}"
+        return f"{verb}: mirror {request.mirror} has {KEYS} keys; remove the key that it no longer uses: {known[-1]}"
     return None
 
 
@@ -400,7 +400,7 @@ def _change_mirror(mirror: Mirror | None, request: RosterRequest, positions: Map
 
 
 def _move_mirror(mirror: Mirror, state: MirrorState, positions: Mapping[int, int], now: float) -> Mirror:
-    """Return the mirror in another state; one that joins gets its joining point."""
+    """Return the mirror in another state; if it joins, with its joining point."""
     joins = state is MirrorState.JOINING
     joined = {str(partition): offset for partition, offset in sorted(positions.items())} if joins else None
     return replace(mirror, state=state, joined=joined, since=now)

@@ -62,7 +62,7 @@ def refused(rules: Sequence[str]) -> dict[str, str]:
 def _any_matches(rules: Sequence[str], path: str, *, refused: bool) -> bool:
     """Return whether one of the expressions matches the path.
 
-    `refused` says whether a rule that cannot be evaluated counts as one that matches.
+    `refused` says whether a rule that cannot be evaluated counts as a match.
     """
     text = path.encode(errors="replace")
     for rule in rules:

@@ -144,7 +144,7 @@ class Held:
 
 
 def split_below(base: bytes, path: bytes) -> list[bytes]:
-    """Split the part of a path below a folder, or raise Abort for one that leads out."""
+    """Split the part of a path below a folder; raise Abort if it leads out."""
     parts = path[len(base) + 1 :].split(b"/")
     if not path.startswith(base + b"/") or not {b"", b".", b".."}.isdisjoint(parts):
         raise error.Abort(b"it names %s, outside %s" % (quote(path), base))

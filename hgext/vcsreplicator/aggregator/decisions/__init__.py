@@ -13,7 +13,7 @@ Pure means: no log, no clock, no thread. Rules of this room:
   as deleted.
 - Which mirrors gate is asked at the moment of the decision, by the path that the repository has now.
 - If no mirror gates, nothing is released, unless the roster allows it.
-- Every record that cannot be used becomes an ErrorRecord in the same transaction that passes it. So does one that causes an
+- Every record that cannot be used becomes an ErrorRecord in the same transaction that passes it. So does a record that causes an
   unexpected exception: it raises Poisoned, and once `poison` names it, it is passed unread. A repository named there is stalled.
 - An event of a newer version, and all that follows it in its repository, is kept in `pending` as it came, under a key of another
   form (`REPOSITORY/PARTITION:OFFSET`). A newer aggregator takes these first when it starts; meanwhile nothing of them is judged.

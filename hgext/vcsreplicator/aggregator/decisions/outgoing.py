@@ -93,7 +93,7 @@ class Outgoing:
         return self
 
     def bury(self, repository: Repository, held: HeldEvent) -> None:
-        """Remove the pending record; one that was never written needs no tombstone."""
+        """Remove the pending record; if it was never written, it needs no tombstone."""
         if held.written:
             self.add(NewRecord(topic=PENDING, key=f"{repository.id}/{held.seq}", value=None))
 

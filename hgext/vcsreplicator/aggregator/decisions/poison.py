@@ -52,7 +52,7 @@ class Poison:
     def refuse(self, record: LargeRecord) -> bool:
         """Leave out the repository of this record, or the value of a reject.
 
-        Returns False if that does not help: the record is about no repository, or about one that waits already.
+        Returns False if that does not help: the record is about no repository, or its repository waits already.
         """
         if record.topic == ERRORS and self.refused_reject is None:
             self.refused_reject = record

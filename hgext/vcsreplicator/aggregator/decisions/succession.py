@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Successors at a path: repositories that follow another one there. Pure.
 
-All notices of a repository come before the release of the one that follows it at its path. Partitions of `events` have no order
+All notices of a repository come before the release of its successor at its path. Partitions of `events` have no order
 among each other, so the successor may be read first: it waits until all is read that the log had when the successor came.
 """
 

@@ -108,7 +108,7 @@ def _find_pushes(
         push, nodes = pushes.entry_of(row), row[3]
         end = start + len(nodes)
         if push is None or push.id <= last_id or not _are_revisions(repo, nodes, start, end):
-            # A push whose changesets are not consecutive, or one that no event can hold.
+            # A push whose changesets are not consecutive, or too large for an event.
             return
         if first < start:
             yield _announce_added(repo, first, start, None)

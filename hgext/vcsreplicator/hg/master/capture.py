@@ -241,7 +241,7 @@ def read_hgrc(repo: localrepository) -> dict[str, dict[str, str]]:
 def has_own_bookmarks(repo: localrepository) -> bool:
     """Return whether this is a share whose bookmarks are its own, and not replicated.
 
-    In one that was made to share them, a process without the extension `share` writes to the share's own file, too.
+    In a share that was made to share them, a process without the extension `share` writes to the share's own file, too.
     """
     return _has_file_of_bookmarks(repo) and not has_shared_bookmarks(repo)
 

@@ -64,7 +64,7 @@ class Intent(Value):
 
 
 def write(root: str, intent: Intent) -> None:
-    """Make the note durable; raises Abort for one that could not be read again."""
+    """Make the note durable; raises Abort if it could not be read again."""
     content = to_json(intent)
     if len(content) > LIMIT:
         raise error.Abort(b"this repository has too many heads or markers for a %s" % act_of(intent))

@@ -48,7 +48,7 @@ def has_fetched(repo: localrepository) -> bool:
 def entry_of(row: PushRow | None) -> PushEntry | None:
     """Return a row of the pushlog as events have it.
 
-    None if there is no row, or if its id or date is one that no event can hold.
+    None if there is no row, or if no event can hold its id or date.
     """
     if row is None or not 0 <= row[0] <= LARGEST or not EARLIEST <= row[2] <= LATEST:
         return None

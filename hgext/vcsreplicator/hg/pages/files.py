@@ -71,7 +71,7 @@ def _find_file_revision(orig: Callable[..., Any], repo: localrepository, request
 def _find_shown(file: Any) -> Any:
     """Find the same file revision with a changeset of the view; None if none has it.
 
-    Raises LookupError for one that is not there.
+    Raises LookupError if it is not there.
     """
     number, history, path = file.filerev(), file.filelog(), file.path()
     first, changelog = history.linkrev(number), file._repo.changelog

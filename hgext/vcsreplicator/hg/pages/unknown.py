@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The words for a hidden changeset: those for one that does not exist.
+"""A hidden changeset is answered in the words for an unknown one.
 
 Mercurial's own name the view, so they would answer whether there is such a changeset. Users of this machine, who have other views,
 read Mercurial's.
@@ -24,7 +24,7 @@ def is_of_clients(repo: localrepository) -> bool:
 
 
 def name_as_unknown(orig: Callable[..., Exception], repo: localrepository, changeid: bytes) -> Exception:
-    """Answer for a hidden changeset as for one that does not exist."""
+    """Answer for a hidden changeset as for an unknown one."""
     if is_of_clients(repo):
         return error.RepoLookupError(b"unknown revision '%s'" % changeid)
     return orig(repo, changeid)

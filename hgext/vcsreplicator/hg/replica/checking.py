@@ -56,7 +56,7 @@ def _read_newest(repo: localrepository) -> None:
     """Read the newest changeset and its manifest.
 
     Raises what Mercurial does if they are damaged. A fingerprint reads only the index; these contents lie at the ends of two
-    files, so one that was cut is found.
+    files, so a file that was cut is found.
     """
     length = len(repo.changelog)
     if length:
@@ -78,7 +78,7 @@ def check(repositories: OpenRepositories, settings: MirrorSettings, wanted: Chec
     try:
         local.find(settings, wanted.repository)
         if local.folder is None:
-            # It may have been moved meanwhile, from a folder that was searched later to one that was searched before.
+            # It may have been moved meanwhile, from a folder searched later to a folder searched before.
             local.folder = wanted.folder
             local.find(settings, wanted.repository)
     except (Halted, PermissionError) as damaged:

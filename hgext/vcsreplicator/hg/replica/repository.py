@@ -73,7 +73,7 @@ class OpenRepositories:
     def open(self, folder: str) -> localrepository:
         """Open the unfiltered repository in `folder`, or raise Mercurial's RepoError.
 
-        Raises OSError where a pipe lies, also in one that is open: Mercurial reads its files again.
+        Raises OSError where a pipe lies, also in an open repository: Mercurial reads its files again.
         """
         identity = _read_identity(folder)
         refuse_repository_pipes(folder)

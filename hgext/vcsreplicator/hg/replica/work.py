@@ -64,7 +64,7 @@ class TaskRunner:
             if not task.items:
                 local.find(self.settings, task.repository, self.settings.local(task.path))
             here = local.checkpoint
-            # The release may be of another history than the one that is here by now.
+            # The release may be of another history than is here by now.
             if here and here.incarnation == task.incarnation and not here.contradicts(task.newest_known):
                 now = self._clock.now()
                 release(local, self.repositories, self.settings, released=task.released, keep=task.keep, now=now)

@@ -74,7 +74,7 @@ def _bound_memory(size: int) -> None:
 
 
 def serve(pipe: Connection, ui: Ui | None) -> None:
-    """Serve the pipe until it ends, with `ui`, or one that is prepared now."""
+    """Serve the pipe until it ends, with `ui`, or a new one."""
     try:
         settings = pipe.recv()
     except (EOFError, OSError):

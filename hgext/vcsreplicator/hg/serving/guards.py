@@ -77,7 +77,7 @@ def _list_guarded_phases() -> None:
 
 
 def _serve(repo: localrepository) -> None:
-    """Mark this repository object as one that answers clients."""
+    """Mark that this repository object answers clients."""
     setattr(repo.unfiltered(), _SERVING, True)
 
 

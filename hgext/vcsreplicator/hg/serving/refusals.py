@@ -93,7 +93,7 @@ def _reason_to_refuse(repo: localrepository, command: bytes) -> bytes | None:
 def _refuse_writing(web: requestcontext, req: parsedrequest, operation: bytes | None) -> None:
     """Refuse what would write through hgweb.
 
-    A client reads so before Mercurial asks for TLS or a login. One that may not read the repository reads only that.
+    A client reads so before Mercurial asks for TLS or a login. A client that may not read the repository reads only that.
     """
     if operation not in (None, b"pull") and is_mirror(web.repo.ui):
         common.checkauthz(web, req, b"pull")

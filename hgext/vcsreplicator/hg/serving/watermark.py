@@ -93,7 +93,7 @@ def write_watermark(
     for `moved`, which names where they were at the event; or the lines `bookmarks`. The settings for clients are `settings`; with
     None those of the former watermark, if it is of the same event, and otherwise not known.
 
-    One process at a time may call this, the one that applies the repository's events. A repeat is harmless, and so is a kill
+    Only the process that applies the repository's events may call this. A repeat is harmless, and so is a kill
     anywhere: the watermark itself is one rename, files written before it show nothing more, files written after it lag behind.
     Before a strip, write a lower watermark first. Raises Diverged if the watermark does not fit the changelog, OSError if the
     files cannot be written; then the former release stays.
@@ -113,7 +113,7 @@ def write_watermark(
 
 
 def count_shown(repo: localrepository, watermark: Watermark | None) -> int:
-    """Count the changesets that a watermark shows: none without one that fits."""
+    """Count the changesets that a watermark shows: none if it does not fit."""
     return 0 if watermark is None or not watermark.fits(repo) else watermark.length
 
 

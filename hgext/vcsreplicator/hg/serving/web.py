@@ -244,7 +244,7 @@ def _is_missing(problem: BaseException) -> bool:
 def _is_malformed(problem: BaseException) -> bool:
     """Return whether the client's arguments cannot be understood.
 
-    hgweb looks parameters up in a `multidict`, and raises KeyError for one that is missing. A query is parsed by recursion.
+    hgweb looks parameters up in a `multidict`, and raises KeyError for a missing one. A query is parsed by recursion.
     """
     if isinstance(problem, arguments.BadArgument | RecursionError | error.Abort):
         return True

@@ -3,7 +3,7 @@
 
 Rules of this package, because each client of kafka-python has its own thread and its own ways to fail:
 
-- One *admin* client (topics, offsets, positions), used by all threads at once; one that saw an error, but for that of a partition,
+- One *admin* client (topics, offsets, positions), used by all threads at once; after an error, but for that of a partition, it
   is closed after its last use.
 - One *producer* for all `append`s, used by all threads at once, and one for reports, whose failure thus ends no other append. A
   thread that sees its producer fail drops it for all; the others fail too, and the next call of each uses a new one. It sends
@@ -52,7 +52,7 @@ class KafkaLog(Log):
     def __init__(self, options: KafkaOptions) -> None:
         self.options = options
         self.broker = Broker(options)
-        # By whether they write reports: one that the log does not take must not end the appends under way.
+        # By whether they write reports: a report that the log does not take must not end the appends under way.
         self._producers: dict[bool, KafkaProducer] = {}
         self._producer_lock, self._sending = threading.Lock(), threading.Lock()
 
@@ -93,7 +93,7 @@ class KafkaLog(Log):
         producer = self._open_producer(for_reports=all(message.topic == SERVICES for message in messages))
         try:
             return self._append(producer, messages, deadline)
-        except TooLarge:  # a producer refuses all records behind one that is too large, which may be another thread's
+        except TooLarge:  # a producer refuses all records behind a too large one, which may be another thread's
             pass
         own = self.broker.new_producer()
         try:

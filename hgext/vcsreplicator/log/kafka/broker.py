@@ -63,7 +63,7 @@ OF_PARTITIONS = (
 
 
 # Seconds after which a client that hears such an answer is replaced all the same: its broker may be cut off from the others, and
-# the only one that does not know the leader.
+# and no other broker lacks the leader.
 OLD = 10.0
 
 
@@ -340,7 +340,7 @@ class Broker:
 def topic_settings(topic: Topic, in_sync: int | None) -> dict[str, str]:
     """Return the settings of a new topic.
 
-    Segments are small, because Kafka neither compacts nor expires the one that is being written.
+    Segments are small, because Kafka neither compacts nor expires the newest one.
     """
     settings = {
         "max.message.bytes": str(LARGEST + EXTRA),

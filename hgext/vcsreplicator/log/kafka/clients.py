@@ -34,7 +34,7 @@ if logging.getLogger("kafka").level == logging.NOTSET:
 # Seconds for which the client's thread waits for the rest of a group of records.
 HELD_BACK = 1.0
 
-# What a broker answers that wants a certificate of its clients, and gets none, or one that it does not accept.
+# A broker's answer to a client without the certificate that it demands, or with a wrong one.
 _OWN_CERTIFICATE = re.compile("ALERT_(BAD_|NO_|UNSUPPORTED_)?CERTIFICATE|CERTIFICATE_REQUIRED|ALERT_UNKNOWN_CA")
 
 # On a slow machine the patience may end during the last attempt of many: the same failure under another name.

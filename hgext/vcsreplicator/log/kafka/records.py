@@ -20,7 +20,7 @@ from .. import LATEST, Record
 
 
 class RecordBatch(DefaultRecordBatch):  # type: ignore[misc]  # the client comes without types
-    """The records of a batch, or one that says why there are none."""
+    """The records of a batch, or a record of why there are none."""
 
     __slots__ = ()
 
@@ -77,7 +77,7 @@ def remember_partitions() -> None:
 def record_of(topic: str, partition: int, record: ConsumerRecord) -> Record:
     """Convert a Kafka record.
 
-    A time that no clock shows becomes the nearest one that a clock can show.
+    A time that no clock can show becomes the nearest possible one.
     """
     return Record(
         topic=topic,

@@ -17,7 +17,7 @@ def describe_refused(
 
     `futures` belong to the messages; `find_limit` returns the bytes that a topic takes, as `Log.largest` does. None if the brokers
     refused none of them. A broker answers to the first ones only, so all messages are compared with what their topics take; the
-    largest one that failed is named if the brokers do not say that.
+    largest failed record is named if the brokers do not say that.
     """
     failed = [
         message for message, future in zip(messages, futures, strict=False) if isinstance(future.exception, TOO_LARGE)

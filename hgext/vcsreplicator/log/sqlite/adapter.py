@@ -70,7 +70,7 @@ class _StoredTopic:
 
 
 class SqliteLog(Log):
-    """The log at `path`; with `creates`, one that is missing is created.
+    """The log at `path`; with `creates`, it is created if missing.
 
     Raises BadConfig or Unavailable.
     """
@@ -234,7 +234,7 @@ class SqliteLog(Log):
     def _load_topic(self, connection: Connection, name: str) -> _StoredTopic | None:
         """Return a topic, from memory if it was used before; None if there is none.
 
-        A topic never changes. `_load_topic` itself remembers none, as one that is being created is not committed yet.
+        A topic never changes. `_load_topic` itself remembers none, as a topic that is being created is not committed yet.
         """
         if name in self._topics:
             return self._topics[name]

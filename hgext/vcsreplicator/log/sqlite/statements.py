@@ -10,7 +10,7 @@ the epoch.
 # "vcsr": tells our database from any other SQLite file.
 APPLICATION_ID = 0x76637372
 
-# Migration N brings a database from user_version N to N + 1. Never edit one that was released; add another.
+# Migration N brings a database from user_version N to N + 1. Never edit a released migration; add another.
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         """CREATE TABLE topics (

@@ -6,9 +6,9 @@ It is filled with every repository that it carries. Correctness depends on the o
 1. The mirror's name is known, inactive: nothing waits for it.
 2. Its positions in `events` are stored: the present ends, once. The master has everything in the log before them, because only
    committed events get there; so a copy made later has them all.
-3. Every repository that `state` names is copied from the master, many at once, each complete before it takes its place. One that
-   has reached the log's level then is kept; so a killed bootstrap continues. One that is deleted, or no longer carried, is given
-   up.
+3. Every repository that `state` names is copied from the master, many at once, each complete before it takes its place. A copy that
+   has reached the log's level then is kept; so a killed bootstrap continues. A deleted repository, or one no longer carried, is
+   given up.
 4. The mirror joins only when nothing is missing. From the joining point on, notices wait for it; started, it reads on from 2.
 
 No service of this mirror may run meanwhile; the mirror's folder is locked.

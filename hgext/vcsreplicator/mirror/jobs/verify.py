@@ -4,8 +4,8 @@
 Both are compared at the same sequence: heads, phases, bookmarks, markers, pushlog. Nothing is locked on either side, and pushes go
 on meanwhile. A difference at the same event is reported once two successive comparisons found it. A repository that is behind,
 ahead, missing, unreadable, another one or out of reach is compared again for `patience` seconds before that is reported, and so is
-one whose contents change at every reading. One that is deleted meanwhile, or no longer carried, is skipped. So every report is
-true.
+one whose contents change at every reading. A repository that is deleted meanwhile, or no longer carried, is skipped. So every
+report is true.
 """
 
 import logging
@@ -302,7 +302,7 @@ def run(settings: MirrorSettings, events: Log, options: VerifySettings, *, stop:
 def _find_differing(before: set[str], outcomes: Mapping[str, ComparisonOutcome]) -> set[str]:
     """Return the repositories that differ after a whole round.
 
-    One that differed before and cannot be compared now still does. One without an outcome is gone.
+    A repository that differed before and cannot be compared now still differs. Without an outcome it is gone.
     """
     still = {each for each, outcome in outcomes.items() if each in before and outcome is not ComparisonOutcome.EQUAL}
     return still | {each for each, outcome in outcomes.items() if outcome in NEEDS_OPERATOR}
@@ -311,7 +311,7 @@ def _find_differing(before: set[str], outcomes: Mapping[str, ComparisonOutcome])
 def _log_verdict(verdict: Verdict) -> None:
     """Log the verdict unless both are equal.
 
-    A verdict on which an operator must act is an error, one that may pass a warning.
+    A verdict on which an operator must act is an error; if it may pass, a warning.
     """
     if verdict.outcome is ComparisonOutcome.EQUAL:
         return

@@ -2,7 +2,7 @@
 """The relay's watch for repositories that were removed by hand.
 
 It reports them. With `removed = "announce"` it also writes their deletion into the log, but only of a repository that was removed
-before its eyes: the round before saw it, and the folder that is left above it is the one that was there, on the file system of the
+before its eyes: the round before saw it, and the folder left above it is still the same, on the file system of the
 repository. Then it makes a note, the empty file `ROOT/.vcsreplicator/removed/ID`, so that a restart does not forget it. An
 unmounted root hides its notes too. Killed before the note, the relay only reports the repository. Killed behind the deletion, it
 finds that in the log, and writes no second one.
