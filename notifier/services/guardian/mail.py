@@ -6,14 +6,11 @@ Names in them are a client's choice, so they stay within their line; addresses a
 
 import contextlib
 import datetime
-import io
 import smtplib
 import socket
-import time
 from collections.abc import Sequence
 from email.message import EmailMessage
 from email.utils import format_datetime, make_msgid
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from hgext.vcsreplicator.words.errors import BadConfig, Rejected, Unavailable, visible
@@ -24,8 +21,6 @@ from .state import QueueReport
 
 # Seconds that the mail server may be silent.
 SMTP_PATIENCE = 10.0
-# Seconds and bytes of one of its answers.
-ANSWER_PATIENCE, ANSWER_BYTES = 60.0, 64 * 1024
 
 # Most queues that one mail lists.
 LISTED = 100
@@ -80,45 +75,6 @@ def _describe_limits(settings: GuardianSettings) -> str:
     return f"The limit is {settings.limit} messages; a queue beyond it {then}. The warning comes at {settings.warn_at}."
 
 
-class _AnswerBytes(io.RawIOBase):
-    """The bytes that a mail server sends, each answer bounded in size and time.
-
-    Python bounds each line, but neither the number of lines nor the time that all take. The socket's owner closes it.
-    """
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self.begin_answer()
-
-    def begin_answer(self) -> None:
-        self._left, self._ends = ANSWER_BYTES, time.monotonic() + ANSWER_PATIENCE
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Read some bytes; raises OSError once an answer exceeds its bounds."""
-        if self._left <= 0 or time.monotonic() > self._ends:
-            raise OSError("its answer does not end")
-        count = self._sock.recv_into(buffer)
-        self._left -= count
-        return count
-
-
-class _BoundedAnswers(smtplib.SMTP):
-    """A connection to a mail server whose answers end."""
-
-    def getreply(self) -> tuple[int, bytes]:
-        if self.sock is not None:
-            self.file = self.file or io.BufferedReader(_AnswerBytes(self.sock))
-            self.file.raw.begin_answer()
-        return super().getreply()
-
-
-class _BoundedTlsAnswers(_BoundedAnswers, smtplib.SMTP_SSL):
-    """The same with TLS from the beginning."""
-
-
 class MailServer:
     """The server that `smtp_url` names; each mail has a connection of its own."""
 
@@ -164,9 +120,9 @@ class MailServer:
         server: smtplib.SMTP
         if parts.scheme == "smtps":
             context = trusting(settings.smtp_ca_file)
-            server = _BoundedTlsAnswers(host, parts.port or 465, name, timeout=SMTP_PATIENCE, context=context)
+            server = smtplib.SMTP_SSL(host, parts.port or 465, name, timeout=SMTP_PATIENCE, context=context)
         else:
-            server = _BoundedAnswers(host, parts.port or 587, name, timeout=SMTP_PATIENCE)
+            server = smtplib.SMTP(host, parts.port or 587, name, timeout=SMTP_PATIENCE)
         try:
             if parts.scheme == "smtp+starttls":
                 server.starttls(context=trusting(settings.smtp_ca_file))

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Mails to owners: what they say for all names of queues, and how they reach a real mail server."""
 
-import socket
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +9,10 @@ import pytest
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.words.errors import Rejected, Unavailable
 from notifier.clients.secret import Secret
-from notifier.services.guardian import mail
 from notifier.services.guardian.mail import LISTED, MailServer, compose
 from notifier.services.guardian.settings import GuardianSettings
 from notifier.services.guardian.state import QueueReport
 from testing.builders.notifier.mailbox import PASSWORD, Mailbox
-from testing.faults.broker import FakeBroker
 from tests.notifier.services.guardian.conftest import some_settings
 
 OWNER = "owner@x.example"
@@ -113,21 +109,6 @@ def test_a_mail_that_the_server_took_is_sent_whatever_it_answers_to_the_farewell
     mailbox.replies["QUIT"] = "421 too busy to say goodbye"
     send(some_settings(smtp_url=mailbox.url))
     assert len(mailbox.mails) == 1
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("piece", [b"220-" + 1000 * b"x" + b"\r\n", 5000 * b"x", b"x"], ids=["lines", "a line", "slow"])
-def test_a_mail_server_whose_answer_does_not_end_is_unavailable(monkeypatch: pytest.MonkeyPatch, piece: bytes) -> None:
-    monkeypatch.setattr(mail, "ANSWER_PATIENCE", 0.3 if len(piece) == 1 else 60.0)
-
-    def send_on(connection: socket.socket, over: threading.Event) -> None:
-        while not over.wait(0.01 if len(piece) == 1 else 0):
-            connection.sendall(piece)
-
-    with FakeBroker(None, send_on) as server:
-        settings = some_settings(smtp_url=server.url.replace("amqp://guest:guest@", "smtp://"))
-        with pytest.raises(Unavailable, match=r"its answer does not end|Line too long"):
-            send(settings)
 
 
 def test_a_mail_server_that_is_away_is_named() -> None:
