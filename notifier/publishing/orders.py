@@ -3,8 +3,7 @@
 
 The courier carries them out between the turns of its loop. It answers a request only after it took effect. The request stays open
 until then: if the daemon is killed in between, it is carried out again. A request that can never work is answered with its error,
-and one of a newer version stays open for that version; neither stops the destination or other requests. A replay reads the log
-beside the live stream.
+and stops neither the destination nor other requests. A replay reads the log beside the live stream.
 """
 
 import datetime
@@ -154,7 +153,6 @@ class Orders:
     messages_of: Callable[[Record], list[Message]]
     _meant: dict[int, int] = field(default_factory=dict)
     _replays: list[Replay] = field(default_factory=list)
-    _left: set[int] = field(default_factory=set)
     _asked_at: float = float("-inf")
 
     def carry_out_requests(self) -> None:
@@ -245,17 +243,7 @@ class Orders:
                 if not self.reader.is_resting and all(replay.request.id != request.id for replay in self._replays):
                     self._replays.append(Replay(request, self.log))
             case _:
-                self._leave_to_newer(request)
-
-    def _leave_to_newer(self, request: OperatorRequest) -> None:
-        """Leave a request open that only a newer notifier can carry out.
-
-        That one may have begun it. Each start tells of the request once.
-        """
-        if request.id not in self._left:
-            self._left.add(request.id)
-            reason = "a newer notifier must carry it out; upgrade this one"
-            logger.error("request not carried out", request=request.id, kind=request.kind, reason=reason)
+                pass
 
     def _skip_message(self, request: OperatorRequest) -> None:
         """Skip a message; record it in `errors` first.
