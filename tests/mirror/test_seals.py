@@ -10,6 +10,7 @@ import pytest
 
 from hgext.vcsreplicator.aggregator.gate import AckGate, GateVerdict
 from hgext.vcsreplicator.keys.pairs import KeyPair, make_key
+from hgext.vcsreplicator.keys.signed import sign_ack
 from hgext.vcsreplicator.log import ACKS, ROSTER, STATE, Log, NewRecord, Record, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import find_beginnings, read_records, read_table
@@ -255,6 +256,34 @@ def test_a_running_mirror_seals_its_acks_and_overwrites_foreign_ones(tmp_path: P
             author.push()
             bench.send(author)
             bench.wait_applied(author)
+
+
+@pytest.mark.processes
+def test_a_running_mirror_signs_what_it_serves_while_the_aggregator_signs_notices(tmp_path: Path) -> None:
+    with Bench(tmp_path) as bench:
+        sealing = Sealing(make_folder(Path(bench.settings().folder)))
+        roster = replace(sealing.roster(sealing.key), signing_keys=(sealing.aggregator.signing,))
+        bench.log.append([NewRecord(topic=ROSTER, key=KEY, value=to_json(roster))])
+        author = bench.author("x")
+        author.push()
+        bench.send(author)
+        with bench.mirror():
+            bench.wait_applied(author)
+            bench.release(author)
+            bench.wait_served(author)
+        records = [*read_records(bench.log, find_beginnings(bench.log, ACKS))]
+        acks = [from_json(Ack, record.value or b"") for record in records if "/" in (record.key or "")]
+        assert [ack.signature for ack in acks if not ack.serving] == [None] * sum(not ack.serving for ack in acks)
+        assert acks[-1].signature == sign_ack(sealing.key, replace(acks[-1], signature=None)).signature
+        bench.log.append([NewRecord(topic=ROSTER, key=KEY, value=to_json(sealing.roster(sealing.key)))])
+        with bench.mirror():
+            author.push()
+            bench.send(author)
+            bench.release(author)
+            bench.wait_served(author)
+        last = newest_ack(bench, author.repository)
+        assert last is not None
+        assert b"signature" not in (last.value or b"")
 
 
 def make_folder(folder: Path) -> Path:

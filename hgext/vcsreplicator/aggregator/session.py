@@ -87,7 +87,12 @@ class Session:
         self._log, self._stop = log, stop or threading.Event()
         self.aggregation = aggregation = load(log, limit=settings.batch, poison=poison, stop=self._stop, state=state)
         own = open_keys(settings.key, aggregation.roster)
-        aggregation.membership.announce_keys(tuple(pair.public for pair in own))
+        signing = own if settings.sign else ()
+        aggregation.membership.announce_keys(
+            tuple(pair.public for pair in own), tuple(pair.signing for pair in signing)
+        )
+        if signing:
+            aggregation.sign_with(signing[0])
         self._gate = gate = AckGate(aggregation.roster, own, _list_serials(aggregation))
         self._reader: Reader | None = None
         self._parked: dict[int, list[Record]] = {}

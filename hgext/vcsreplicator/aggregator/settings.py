@@ -13,7 +13,8 @@ class AggregatorSettings:
 
     `group_time` is how long new events wait to be committed together with their release, `beat` the time between two
     heartbeats. After `silence` without a heartbeat the aggregator raises an alarm for a mirror. `batch` is the most notices of
-    one transaction. `key` is the file of its own keys, made at the first start, for the seals of mirrors' levels.
+    one transaction. `key` is the file of its own keys, made at the first start, for the seals of mirrors' levels. With `sign` it
+    signs notices with the newest of them, and mirrors with a key sign what they serve.
     """
 
     group_time: Seconds = 0.1
@@ -21,8 +22,11 @@ class AggregatorSettings:
     silence: Seconds = 60.0
     batch: int = 1000
     key: str | None = None
+    sign: bool = False
 
     def __post_init__(self) -> None:
         within(self, group_time=(0, 3600), beat=(0.01, 3600), silence=(0.01, 3600), batch=(1, 10_000))
         if self.key is not None and not self.key.startswith("/"):
             raise ValueError(f"key: expected an absolute file, got {quote_value(self.key)}")
+        if self.sign and self.key is None:
+            raise ValueError("sign: expected `key` too, the file of the key that signs")

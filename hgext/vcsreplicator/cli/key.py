@@ -18,8 +18,9 @@ from .options import complete_mirror, mirror_settings, with_config
 @click.option(
     "--new", "is_new", is_flag=True, help="Make another key; the present one stays until the roster lacks it."
 )
+@click.option("--signing", "is_signing", is_flag=True, help="Print the public key of its signatures, for receivers.")
 @with_config
-def command(config: Config, name: str, is_new: bool) -> None:
+def command(config: Config, name: str, is_new: bool, is_signing: bool) -> None:
     """Print the public key of a mirror, and make its key if it has none.
 
     Run it on the machine of the mirror NAME; the private key never leaves it. NAME may be `aggregator`, too. Then an operator lets
@@ -27,7 +28,8 @@ def command(config: Config, name: str, is_new: bool) -> None:
     """
     file = find_key_file(config, name)
     known = () if is_new else read_keys(file)
-    click.echo((known[0] if known else make_key(file)).public)
+    pair = known[0] if known else make_key(file)
+    click.echo(pair.signing if is_signing else pair.public)
 
 
 def find_key_file(config: Config, name: str) -> Path:

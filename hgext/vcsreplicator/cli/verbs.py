@@ -45,6 +45,7 @@ _GROUPS = {
     },
     "Notices": {
         "listen": "Receive messages from an AMQP exchange",
+        "verify-notice": "Say who signed a notice, and which mirrors served it",
         "destination": "List, pause and resume destinations, and skip messages",
         "replay": "Send notices again to one destination",
         "subscription": "Add, remove, pause and resume webhooks",
@@ -74,7 +75,7 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in VERBS:
             return None
-        module, command = ("daemons", name) if name in DAEMONS else (name, "command")
+        module, command = ("daemons", name) if name in DAEMONS else (name.replace("-", "_"), "command")
         found: click.Command = getattr(importlib.import_module(f"{__package__}.{module}"), command)
         return found
 

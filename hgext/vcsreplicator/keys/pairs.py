@@ -4,24 +4,35 @@
 Each side makes its own X25519 key pair on its own machine. Only public keys travel, in the roster; from its private key and the
 public key of the other, each side computes the same secret, with which the mirror seals its acks (`seal`).
 
+An Ed25519 key is derived from the same private key (HKDF-SHA-256). With it an aggregator or a mirror signs what receivers of
+notices verify (`signed`); its public key is `ed25519:BASE64`.
+
 The file has one private key a line, `x25519-private:BASE64`, the newest first, at most two: the second is for the change from one
 key to the next.
 """
 
 import base64
 import binascii
+import functools
 import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..log.ownership import give_to_owner
 from ..words.errors import BadConfig
 from ..words.secrecy import read_secret
 from .seal import SealKey, decode_public_key, encode_public_key, name_pair
 
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 _PRIVATE = "x25519-private:"
 _LABEL = b"vcsreplicator seal of acks 1 "
+_SIGNING_LABEL = b"vcsreplicator signatures 1"
+# What precedes a public key of Ed25519, written in base64.
+SIGNING_KEY = "ed25519:"
 # Keys of a file, and bytes of one.
 MOST = 2
 _LIMIT = 4096
@@ -36,6 +47,16 @@ class KeyPair:
 
     def __repr__(self) -> str:
         return f"KeyPair({self.public})"
+
+    @property
+    def signing(self) -> str:
+        """The public key of its signatures."""
+        return encode_public_key(_derive_signing(self.private).public_key().public_bytes_raw(), SIGNING_KEY)
+
+    def sign(self, text: str) -> str:
+        """Return `KEY SIGNATURE` of an ASCII text: the public key, and base64."""
+        signature = _derive_signing(self.private).sign(text.encode("ascii"))
+        return f"{self.signing} {base64.b64encode(signature).decode('ascii')}"
 
 
 def read_keys(file: Path) -> tuple[KeyPair, ...]:
@@ -107,6 +128,32 @@ def agree(own: KeyPair, *, mirror: str, aggregator: str) -> SealKey | None:
     return SealKey(
         pair=name_pair(mirror, aggregator), secret=HKDF(SHA256(), length=32, salt=None, info=info).derive(shared)
     )
+
+
+def is_signed(text: str, key: str, signature: str) -> bool:
+    """Return whether the holder of a public key signed the text; never raises."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    public = decode_public_key(key, SIGNING_KEY)
+    if public is None:
+        return False
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(base64.b64decode(signature, validate=True), text.encode())
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+@functools.lru_cache(maxsize=MOST)
+def _derive_signing(private: bytes) -> "Ed25519PrivateKey":
+    """Return the key of signatures that belongs to a private key."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    derived = HKDF(SHA256(), length=32, salt=None, info=_SIGNING_LABEL).derive(private)
+    return Ed25519PrivateKey.from_private_bytes(derived)
 
 
 def _read_pair(line: str) -> KeyPair:

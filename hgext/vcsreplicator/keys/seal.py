@@ -59,19 +59,19 @@ def name_pair(mirror: str, aggregator: str) -> str:
     return hashlib.sha256(f"{mirror} {aggregator}".encode("ascii")).hexdigest()[:16]
 
 
-def decode_public_key(text: str) -> bytes | None:
+def decode_public_key(text: str, prefix: str = PUBLIC_KEY) -> bytes | None:
     """Return the bytes of a public key; None if the text is none."""
-    if not text.startswith(PUBLIC_KEY):
+    if not text.startswith(prefix):
         return None
     try:
-        found = base64.b64decode(text.removeprefix(PUBLIC_KEY), validate=True)
+        found = base64.b64decode(text.removeprefix(prefix), validate=True)
     except (binascii.Error, ValueError):
         return None
-    return found if len(found) == _KEY_BYTES and encode_public_key(found) == text else None
+    return found if len(found) == _KEY_BYTES and encode_public_key(found, prefix) == text else None
 
 
-def encode_public_key(key: bytes) -> str:
-    return PUBLIC_KEY + base64.b64encode(key).decode("ascii")
+def encode_public_key(key: bytes, prefix: str = PUBLIC_KEY) -> str:
+    return prefix + base64.b64encode(key).decode("ascii")
 
 
 def make_seal(keys: tuple[SealKey, ...], *, key: str, value: bytes | None, epoch: int, serial: int) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The seals of this mirror's acks, and its look at what others write in its name.
+"""The seals and signatures of this mirror's acks, and others' acks in its name.
 
 Once the roster has a key of this mirror, it seals every record that it writes to `acks`, for each key of an aggregator in the
 roster. A record under one of its keys that it did not write, or an older one of its own behind the newest, is overwritten.
@@ -15,10 +15,11 @@ import structlog
 
 from ..keys.pairs import KeyPair, agree, read_keys
 from ..keys.seal import SEAL, SealKey, is_sealed, make_seal, read_seal
+from ..keys.signed import sign_ack
 from ..log import ACKS, STATE, NewRecord, Record
 from ..log.table import Table
 from ..words.errors import BadConfig
-from ..words.records import RepositoryState
+from ..words.records import Ack, RepositoryState
 from ..words.roster import Roster
 from ..words.shape import try_json
 
@@ -41,6 +42,8 @@ class OwnSeals:
         # Secrets by pair: those with which this mirror seals now, and all with which its records may be sealed.
         self._present: dict[str, SealKey] = {}
         self._known: dict[str, SealKey] = {}
+        # The key with which it signs, while the aggregator signs notices.
+        self._signer: KeyPair | None = None
         self._serial = 0
         # The highest serial that was read under each key, and the keys whose newest record is not it.
         self._seen: dict[str, int] = {}
@@ -67,6 +70,7 @@ class OwnSeals:
             agreed = [[agree(pair, mirror=pair.public, aggregator=other) for other in aggregators] for pair in own]
             self._known = {each.pair: each for some in agreed for each in some if each is not None}
             self._present = {each.pair: each for some in agreed[:1] for each in some if each is not None}
+            self._signer = own[0] if own and roster.signing_keys else None
             self._epoch = (mirror.epoch if mirror else None) or 0
             return bool(self._present) and before != (self._epoch, self._present)
 
@@ -82,6 +86,12 @@ class OwnSeals:
             keys = tuple(self._present.values())
             seal = make_seal(keys, key=record.key, value=record.value, epoch=self._epoch, serial=self._serial)
             return replace(record, headers={**record.headers, SEAL: seal})
+
+    def sign(self, ack: Ack) -> Ack:
+        """Return the ack with a signature for notices, if the aggregator signs them."""
+        with self._lock:
+            signer = self._signer
+        return ack if signer is None else sign_ack(signer, ack)
 
     def is_own(self, record: Record) -> bool:
         """Return whether this mirror wrote the record.

@@ -15,7 +15,7 @@ import structlog
 from ..log import ACKS, EVENTS, Log, NewRecord, Positions, TooLarge, partition_of
 from ..log.table import find_answered_ends
 from ..words.errors import Unavailable
-from ..words.records import ErrorRecord
+from ..words.records import Ack, ErrorRecord
 from ..words.retry import FAILOVER
 from ..words.shape import from_json, to_json
 from .seals import OwnSeals
@@ -69,6 +69,10 @@ class AckWriter:
         """Begin to write."""
         self._thread.start()
         return self
+
+    def sign(self, ack: Ack) -> Ack:
+        """Return an ack that may enter a notice, signed if the site signs notices."""
+        return ack if self._seals is None else self._seals.sign(ack)
 
     def ack(self, key: str, value: bytes | None) -> None:
         """Write the newest value of a key of `acks`."""

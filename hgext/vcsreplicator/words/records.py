@@ -8,7 +8,7 @@ ignored.
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from .event import Event
@@ -60,7 +60,8 @@ class Ack:
     are when the mirror reached those levels. `floor`, if not 0, is the lowest sequence beyond `serving` that the mirror can serve:
     it was filled to there, or earlier changesets were stripped since. `detached` names the reason while the repository is detached:
     a Reason, or a word of newer mirrors; `detached_since`, by the mirror's clock, is None in an ack of an older release.
-    `assumed` is true if the mirror does not know whether the master is publishing, and answers clients as if it were not. A mirror
+    `assumed` is true if the mirror does not know whether the master is publishing, and answers clients as if it were not.
+    `signature` is there if it may enter a signed notice (`keys.signed`); it makes no other level. A mirror
     that no longer carries a repository writes a tombstone. A deletion is acked like any other event (applied and serving), because
     its notice waits for that; the tombstone may follow once `state` says that the deletion is noticed. When it starts, a mirror
     makes sure that all its levels are in the log.
@@ -80,6 +81,7 @@ class Ack:
     floor: Count = 0
     detached_since: Time | None = None
     assumed: bool | None = None
+    signature: str | None = field(default=None, compare=False)
 
 
 class Lag(NamedTuple):

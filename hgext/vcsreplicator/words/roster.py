@@ -166,7 +166,8 @@ class Roster:
     """All mirrors by name, and the newest decisions.
 
     `version` counts the changes; `recent` are the decisions, oldest first. `aggregator_keys` are the public keys of the aggregator,
-    the newest first. With `requires_keys`, levels of a mirror without a key do not count.
+    the newest first. With `requires_keys`, levels of a mirror without a key do not count. `signing_keys` are the public keys of the
+    aggregator's signatures, the newest first, while it signs notices: then mirrors sign what they serve.
     """
 
     version: Count = 0
@@ -175,6 +176,7 @@ class Roster:
     recent: tuple[Decision, ...] = ()
     aggregator_keys: tuple[str, ...] | None = None
     requires_keys: bool | None = None
+    signing_keys: tuple[str, ...] | None = None
 
     @property
     def needs_seals(self) -> bool:
@@ -223,6 +225,16 @@ def with_aggregator_keys(roster: Roster, keys: tuple[str, ...]) -> Roster:
     # Of what a mirror sealed for others, another aggregator cannot say whether it is sealed.
     mirrors = tuple(replace(mirror, sealed_from=None) for mirror in roster.mirrors)
     return replace(roster, version=roster.version + 1, aggregator_keys=kept, mirrors=mirrors)
+
+
+def with_signing_keys(roster: Roster, keys: tuple[str, ...]) -> Roster:
+    """Return the next version of the roster, with these keys of signatures.
+
+    Returns the same roster if it has them.
+    """
+    if keys == (roster.signing_keys or ()):
+        return roster
+    return replace(roster, version=roster.version + 1, signing_keys=keys or None)
 
 
 def with_mirror(roster: Roster, changed: Mirror) -> Roster:

@@ -45,6 +45,9 @@ SOURCE = "ce_source"
 # The header that says where a push came from, and its most characters: masters write far fewer.
 CONNECTION = "connection"
 CONNECTION_LIMIT = 32 * 1024
+# The header of a notice that is signed (`keys.signed`), and its most characters, of some 200 mirrors.
+SIGNED = "signed"
+SIGNED_LIMIT = 64 * 1024
 # Characters of a name from a record that a log line has.
 NAME_KEPT = 200
 # The headers to carry of a record without a connection.
@@ -225,6 +228,15 @@ def carried(headers: Mapping[str, str]) -> Mapping[str, str]:
     """
     header = headers.get(CONNECTION)
     return NO_HEADERS if header is None or len(header) > CONNECTION_LIMIT else {CONNECTION: header}
+
+
+def read_signed(headers: Mapping[str, str]) -> str | None:
+    """Return the signed notice in a record's headers, not verified.
+
+    None if there is none, or a text that no header of a message can carry.
+    """
+    found = headers.get(SIGNED, "")
+    return found if 0 < len(found) <= SIGNED_LIMIT and found.isascii() and found.isprintable() else None
 
 
 def read_connection(headers: Mapping[str, str]) -> PushConnection | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from hgext.vcsreplicator.keys.pairs import KeyPair, agree, make_key
 from hgext.vcsreplicator.keys.seal import SEAL, make_seal
+from hgext.vcsreplicator.keys.signed import sign_ack
 from hgext.vcsreplicator.log import ACKS, ROSTER, Log, NewRecord
 from hgext.vcsreplicator.log.table import read_table
 from hgext.vcsreplicator.words.records import MIRROR_FORMAT, Ack, MirrorHeartbeat
@@ -52,7 +53,9 @@ class SealingMirror:
         return NewRecord(topic=ACKS, key=key, value=value, headers={SEAL: seal})
 
     def ack(self, ack: Ack) -> NewRecord:
-        """Write a sealed level; return its record."""
+        """Write a sealed level, signed while the aggregator signs notices; return its record."""
+        if roster_of(self._log).signing_keys:
+            ack = sign_ack(self.pair, ack)
         return self._write(f"{self.name}/{ack.repository}", to_json(ack))
 
     def beat(self) -> NewRecord:

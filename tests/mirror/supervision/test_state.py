@@ -26,6 +26,9 @@ class Written:
     def __init__(self) -> None:
         self.acks: list[Ack | None] = []
 
+    def sign(self, ack: Ack) -> Ack:
+        return replace(ack, signature="signed")
+
     def ack(self, key: str, value: bytes | None) -> None:
         assert key.startswith("alpha/")
         self.acks.append(None if value is None else from_json(Ack, value))
@@ -65,6 +68,15 @@ def test_no_more_is_acked_as_served_than_is_applied(state: State, written: Writt
     put(following, checkpoint=replace(before_first(FIRST, "3" * 32, "q", 1), seq=4), serving=9)
     state.acks.send(following)
     assert [ack.serving for ack in written.acks if ack] == [4]
+
+
+def test_only_an_ack_that_a_notice_may_wait_for_is_signed(state: State, written: Written) -> None:
+    following = state.table.get_or_add(FIRST, "q")
+    for applied, serving, noticed in ((4, 3, 3), (4, 4, 3), (5, 4, 3), (6, 4, 4)):
+        checkpoint = replace(before_first(FIRST, "3" * 32, "q", 1), seq=applied)
+        put(following, checkpoint=checkpoint, serving=serving, noticed=noticed)
+        state.acks.send(following)
+    assert [ack.signature for ack in written.acks if ack] == [None, "signed", "signed", None]
 
 
 def test_what_is_served_since_an_unknown_time_is_served_since_it_was_applied(state: State, written: Written) -> None:

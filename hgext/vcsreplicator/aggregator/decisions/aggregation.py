@@ -3,6 +3,7 @@
 
 from collections.abc import Iterable, Mapping
 
+from ...keys.pairs import KeyPair
 from ...log import STATE
 from ...words import wire
 from ...words.records import Notice, RepositoryState
@@ -57,6 +58,10 @@ class Aggregation:
         repository = self._memory.repository(state.repository)
         repository.state, repository.serials = state, dict(state.serials or {})
         self.succession.note(state)
+
+    def sign_with(self, key: KeyPair) -> None:
+        """Sign every notice from now on."""
+        self._decisions.signer = key
 
     def load_pending(self, key: str, value: bytes, headers: Mapping[str, str]) -> None:
         """Take a record of `pending`, in any order, to be read later.

@@ -3,27 +3,32 @@
 
 from dataclasses import replace
 
+from ...keys.pairs import KeyPair
+from ...keys.signed import sign_notice
 from ...log import EVENTS, NOTICES, PENDING, NewRecord
 from ...words import shape
 from ...words.errors import MalformedEvent, UnknownEvent
 from ...words.event import Event, Type
-from ...words.records import MirrorProof, Notice
+from ...words.records import Ack, Notice
 from ...words.streams import streams
+from ...words.wire import SIGNED
 from .held import HeldEvent
 from .membership import RosterMembership
 from .memory import Memory
 from .poison import blaming
 from .repository import Repository
+from .standing import make_proof
 from .succession import Succession
 
 
 class Decisions:
     """Decides about repositories: first those that were touched, then the backlog.
 
-    A batch holds at most about `limit` notices.
+    A batch holds at most about `limit` notices. `signer` signs them, if it is set.
     """
 
     def __init__(self, memory: Memory, membership: RosterMembership, succession: Succession, limit: int) -> None:
+        self.signer: KeyPair | None = None
         self._memory, self._membership, self._succession, self._limit = memory, membership, succession, limit
         self._backlog: dict[str, Repository] = {}
         self._successors: dict[str, Repository] = {}
@@ -116,21 +121,24 @@ class Decisions:
                 output.releases += 1
                 self.end_replaced(held.event.path)
             before = output.notices
-            for held, proof in repository.announceable(gating, allow_empty=roster.allow_empty):
+            for held, acks in repository.announceable(gating, allow_empty=roster.allow_empty):
                 if output.notices >= self._limit or output.is_full:
                     return False
-                self._announce(repository, held, proof, now)
+                self._announce(repository, held, acks, now)
             if output.notices == before:
                 return True
 
-    def _announce(self, repository: Repository, held: HeldEvent, proof: tuple[MirrorProof, ...], now: float) -> None:
+    def _announce(self, repository: Repository, held: HeldEvent, acks: tuple[Ack, ...], now: float) -> None:
         event, state, version = held.event, repository.state, self._membership.roster.version
         assert state is not None
         last = dict(state.streams or {})
         previous = {stream.value: last.get(stream.value) for stream in streams(event)}
+        proof = tuple(make_proof(ack) for ack in acks)
         notice = Notice(event=event, time=now, roster=version, acks=proof, previous=previous, base=state.base or None)
-        output = self._memory.output
-        output.add(NewRecord(topic=NOTICES, key=repository.id, value=shape.to_json(notice), headers=held.headers))
+        output, headers = self._memory.output, held.headers
+        if self.signer is not None:
+            headers = {**headers, SIGNED: sign_notice(self.signer, notice, acks)}
+        output.add(NewRecord(topic=NOTICES, key=repository.id, value=shape.to_json(notice), headers=headers))
         output.bury(repository, held)
         output.dirty[repository.id] = repository
         repository.announced(held, version, {**last, **dict.fromkeys(previous, event.id)} or None, len(proof))

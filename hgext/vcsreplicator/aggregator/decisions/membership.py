@@ -72,9 +72,14 @@ class RosterMembership:
         if self.roster.version:
             self._set_roster(self.roster)
 
-    def announce_keys(self, keys: tuple[str, ...]) -> None:
-        """Let the roster name the aggregator's public keys, the newest first."""
+    def announce_keys(self, keys: tuple[str, ...], signing: tuple[str, ...]) -> None:
+        """Let the roster name the aggregator's public keys, the newest first.
+
+        `signing` are those of its signatures, if it signs notices.
+        """
         if (announced := rosters.with_aggregator_keys(self.roster, keys)) is not self.roster:
+            self._set_roster(announced)
+        if (announced := rosters.with_signing_keys(self.roster, signing)) is not self.roster:
             self._set_roster(announced)
 
     def note_sealed(self, name: str, offset: int) -> None:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 
 from ...log import Record
 from ...words.event import Event
-from ...words.records import Ack, MirrorProof, RepositoryState, measure_lag
+from ...words.records import Ack, RepositoryState, measure_lag
 from ...words.roster import Mirror, Roster
 from .arrival import Arrival, follow
 from .held import HeldEvent
-from .standing import Standing, compare, gating_at, is_applied, is_served, make_proof
+from .standing import Standing, compare, gating_at, is_applied, is_served
 
 
 @dataclass(slots=True, eq=False)
@@ -352,8 +352,8 @@ class Repository:
 
     def announceable(
         self, gating: tuple[Mirror, ...], *, allow_empty: bool
-    ) -> Iterator[tuple[HeldEvent, tuple[MirrorProof, ...]]]:
-        """Yield the events that can be announced now with their proof, in order.
+    ) -> Iterator[tuple[HeldEvent, tuple[Ack, ...]]]:
+        """Yield the events that can be announced now with their acks, in order.
 
         The caller announces each before it asks for the next.
         """
@@ -365,7 +365,7 @@ class Repository:
             acks = [ack for mirror in mirrors if (ack := self.ack(mirror.name)) and is_served(ack, held)]
             if len(acks) < len(mirrors):
                 return
-            yield held, tuple(make_proof(ack) for ack in acks)
+            yield held, tuple(acks)
 
     def announced(self, held: HeldEvent, version: int, last: Mapping[str, str] | None, served_by: int) -> None:
         """Pass this event, whose notice is written.

@@ -110,12 +110,13 @@ class OnDisk:
 class InLog:
     """What the aggregator says of the repository, and the last ack that this mirror wrote.
 
-    The aggregator says the path on the master, the newest event that it saw (sequence, id, digest), its sequence if this mirror
+    The aggregator says the path on the master, up to where events are released and have their notice, the newest event that it saw (sequence, id, digest), its sequence if this mirror
     carries the repository, the incarnations before that event's, and the checkpoint after that event if it is the deletion.
     """
 
     master_path: str = ""
     released: int = 0
+    noticed: int = 0
     incarnation: str | None = None
     retired: tuple[str, ...] = ()
     newest_known: tuple[int, str, str] | None = None
@@ -301,6 +302,7 @@ class Following:
             released=state.released,
             incarnation=state.incarnation,
             retired=state.retired,
+            noticed=state.noticed,
             newest_known=(state.seq, state.event, state.digest),
             expected=state.seq if is_carried else 0,
             deletion=deletion,

@@ -124,6 +124,8 @@ class AckBook:
         ack = self._make_ack(following)
         if ack != following.log.sent_ack:
             following.take(following.acknowledge(ack))
+            if ack.serving > following.log.noticed:
+                ack = self._writer.sign(ack)
             self._writer.ack(f"{self._name}/{following.id}", to_json(ack))
 
     def send_again(self, following: Following) -> None:
