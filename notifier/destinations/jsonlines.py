@@ -65,6 +65,8 @@ def line(message: Message) -> bytes:
     }
     if message.replay is not None:
         content["replay"] = message.replay
+    if message.signed is not None:
+        content["signed"] = message.signed
     return to_text(content).encode("ascii") + b"\n"
 
 

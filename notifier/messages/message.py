@@ -35,6 +35,7 @@ class Message:
     the event's in its own history. `offset` is the notice's place in the log and `index` the message's among those of its notice.
     `created` is when the change happened, in seconds since the epoch. `replay` says who asked for a replay, and when. `connection`
     is where a push came from. It is None except for a destination that takes connections, and no form that is shown contains it.
+    `signed` is the signed notice, if the aggregator signs.
     """
 
     id: str
@@ -51,6 +52,7 @@ class Message:
     index: int = 0
     replay: str | None = None
     connection: PushConnection | None = field(default=None, repr=False)
+    signed: str | None = field(default=None, repr=False)
 
     @property
     def orders(self) -> tuple[str, ...]:
@@ -72,7 +74,7 @@ class Message:
         return {"type": self.type.value, "data": self.data}
 
 
-def messages(notice: Notice, offset: int, public: PublicSettings) -> tuple[Message, ...]:
+def messages(notice: Notice, offset: int, public: PublicSettings, signed: str | None = None) -> tuple[Message, ...]:
     """Return the notice's messages in sending order; none if it is not public."""
     event = notice.event
     url = public_url(event.path, public)
@@ -93,6 +95,7 @@ def messages(notice: Notice, offset: int, public: PublicSettings) -> tuple[Messa
             offset=offset,
             index=index,
             replay=notice.replay,
+            signed=signed,
         )
         for index, stream in enumerate(streams(event))
     )

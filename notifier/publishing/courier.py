@@ -23,7 +23,7 @@ from hgext.vcsreplicator.words.errors import BadConfig, Rejected, ReplicationErr
 from hgext.vcsreplicator.words.event import check_event
 from hgext.vcsreplicator.words.records import Notice
 from hgext.vcsreplicator.words.shape import from_json
-from hgext.vcsreplicator.words.wire import ID, names_of, read_connection
+from hgext.vcsreplicator.words.wire import ID, names_of, read_connection, read_signed
 
 from ..delivery.destination import DeliveryOutcome, Destination, DestinationSettings, KeepingDestination
 from ..delivery.rejects import REJECTED, Rejects, judged
@@ -255,7 +255,7 @@ class _DeliveryLoop:
         notice = from_json(Notice, record.value or b"")
         check_event(notice.event)
         settings = self.courier.settings
-        found = messages(notice, record.offset, self.courier.notifier.public)
+        found = messages(notice, record.offset, self.courier.notifier.public, read_signed(record.headers))
         wanted = [message for message in found if message.type in settings.types]
         if not getattr(settings, "takes_connections", False):
             return wanted

@@ -12,9 +12,12 @@ from hgext.vcsreplicator.words.shape import from_json, to_json
 from hgext.vcsreplicator.words.wire import (
     CONNECTION,
     CONNECTION_LIMIT,
+    SIGNED,
+    SIGNED_LIMIT,
     carried,
     connection_headers,
     read_connection,
+    read_signed,
 )
 from tests.words.test_wire import EVENT
 
@@ -54,3 +57,13 @@ def test_members_of_a_newer_release_are_passed_over() -> None:
 def test_only_the_connection_goes_along_and_none_that_is_too_large() -> None:
     assert carried({"ce_id": "x", CONNECTION: "{}"}) == {CONNECTION: "{}"}
     assert carried({CONNECTION: "x" * (CONNECTION_LIMIT + 1)}) == {}
+
+
+@pytest.mark.parametrize("text", ["", "x\r\ny: z", "x\x7f", "\xe9", "x" * (SIGNED_LIMIT + 1)])
+def test_a_signed_notice_that_no_header_can_carry_is_none(text: str) -> None:
+    assert read_signed({SIGNED: text}) is None
+    assert read_signed({SIGNED: "x" * SIGNED_LIMIT}) is not None
+
+
+def test_the_header_of_a_signed_notice_does_not_go_along_with_an_event() -> None:
+    assert carried({SIGNED: "x"}) == {}

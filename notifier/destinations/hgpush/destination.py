@@ -106,6 +106,8 @@ class HgPush:
         try:
             number = self._numbers.repository_number(message.repository)
             headers = {"source": self.settings.source, "repository": message.repo_url}
+            if message.signed is not None:
+                headers["signed"] = message.signed
             body = to_body(number, pushes)
             outgoing = push_message(self.settings.queue, message.id, body, headers, int(message.created))
             self._channel.send(delivery.number, outgoing)

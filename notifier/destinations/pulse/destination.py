@@ -188,6 +188,8 @@ class Pulse:
             headers["previous"] = message.previous
         if message.replay is not None:
             headers["replay"] = message.replay
+        if message.signed is not None:
+            headers["signed"] = message.signed
         if self.settings.cc:
             headers["CC"] = self._copy_keys(key, message.type.value)
         return headers

@@ -49,6 +49,7 @@ def attributes(message: Message) -> dict[str, Any]:
         "previous": message.previous,
         "repository": message.repository,
         "replay": message.replay,
+        "signed": message.signed,
     }
     found: dict[str, Any] = {
         name: {"DataType": "String", "StringValue": text} for name, text in texts.items() if text is not None

@@ -47,6 +47,7 @@ class DeliveryAttempt:
     previous: str | None
     sequence: int
     body: str
+    signed: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +99,8 @@ class Deliveries:
         columns = (message.id, replay, message.repository, message.repo_url, message.type.value)
         self._db.run(sql.ADD_MESSAGE, (*columns, message.sequence, message.previous, to_text(message.envelope)))
         [(number,)] = self._db.rows(sql.NUMBER, (message.id, replay))
+        if message.signed is not None:
+            self._db.run(sql.ADD_SIGNED, (number, message.signed))
         for each in wanting:
             cursor = self._db.run(sql.ADD_DELIVERY, (number, now, now, each.id))
             if cursor.rowcount:

@@ -37,6 +37,9 @@ POOLS_KEPT = 50
 NOT_CONNECTED = (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError)
 
 
+# Characters of a signed notice: many servers take no header over 8 KB, and would refuse the message for it.
+SIGNED_HEADER = 8000
+
 # The reason to pause a subscription whose URL has http where that is not allowed.
 HTTP_REFUSED = "http is not allowed; set allow-http = true or use an https URL, then resume the subscription"
 
@@ -90,6 +93,8 @@ def headers(outgoing: DeliveryAttempt, subscription: Subscription, keys: Sequenc
         found["vcsreplicator-previous"] = outgoing.previous
     if outgoing.replay:
         found["vcsreplicator-replay"] = outgoing.replay.encode("ascii", "replace").decode()
+    if outgoing.signed is not None and len(outgoing.signed) <= SIGNED_HEADER:
+        found["vcsreplicator-signed"] = outgoing.signed
     return found
 
 

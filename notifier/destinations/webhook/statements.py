@@ -25,6 +25,12 @@ CREATE TABLE IF NOT EXISTS messages (
     body TEXT NOT NULL,
     UNIQUE (id, replay)
 );
+CREATE TABLE IF NOT EXISTS signed_notices (
+    message INTEGER PRIMARY KEY REFERENCES messages (number),
+    signed TEXT NOT NULL
+);
+CREATE TRIGGER IF NOT EXISTS messages_removed AFTER DELETE ON messages
+    BEGIN DELETE FROM signed_notices WHERE message = OLD.number; END;
 CREATE TABLE IF NOT EXISTS deliveries (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     subscription INTEGER NOT NULL REFERENCES subscriptions (id),
@@ -79,6 +85,7 @@ NOTE_REACHED = "INSERT OR REPLACE INTO reached (one, position, mark) VALUES (1, 
 ADD_MESSAGE = """INSERT INTO messages (id, replay, repository, repo_url, type, sequence, previous, body)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id, replay) DO NOTHING"""
 NUMBER = "SELECT number FROM messages WHERE id = ? AND replay = ?"
+ADD_SIGNED = "INSERT OR IGNORE INTO signed_notices (message, signed) VALUES (?, ?)"
 ADD_DELIVERY = """INSERT INTO deliveries (subscription, message, state, attempt, mature_at, created_at)
     SELECT id, ?, 'queued', 0, ?, ? FROM subscriptions WHERE id = ? AND removed_at IS NULL
     ON CONFLICT (subscription, message) DO NOTHING"""
@@ -89,8 +96,9 @@ QUEUED = """SELECT d.mature_at, d.id, d.subscription, d.attempt, m.replay, m.rep
 COUNT_PAUSED = """SELECT COUNT(*), COALESCE(MAX(d.id), 0) FROM deliveries d JOIN subscriptions s ON s.id = d.subscription
     WHERE d.state = 'queued' AND s.paused_reason IS NOT NULL"""
 # The members of `DeliveryAttempt`, in their order.
-REQUEST = """SELECT d.attempt, m.id, m.replay, m.repository, m.previous, m.sequence, m.body
-    FROM deliveries d JOIN messages m ON m.number = d.message WHERE d.id = ? AND d.state = 'queued'"""
+REQUEST = """SELECT d.attempt, m.id, m.replay, m.repository, m.previous, m.sequence, m.body, n.signed
+    FROM deliveries d JOIN messages m ON m.number = d.message
+    LEFT JOIN signed_notices n ON n.message = m.number WHERE d.id = ? AND d.state = 'queued'"""
 NAMES = """SELECT m.id, m.repository, m.sequence
     FROM deliveries d JOIN messages m ON m.number = d.message WHERE d.id = ?"""
 # The row is as its attempt began: a redelivery sets the attempt to 0, and where it is 0, another time.

@@ -23,7 +23,7 @@ from hgext.vcsreplicator.words.event import (
 from hgext.vcsreplicator.words.records import MirrorProof, Notice
 from hgext.vcsreplicator.words.shape import to_json
 from hgext.vcsreplicator.words.streams import streams
-from hgext.vcsreplicator.words.wire import connection_headers
+from hgext.vcsreplicator.words.wire import SIGNED, connection_headers
 
 CREATED_AT = 1460975081.0
 
@@ -98,9 +98,9 @@ def a_notice(event: Event | None = None, previous: Mapping[str, str | None] | No
     return Notice(event=event, time=event.time + 0.3, roster=1, acks=(proof,), previous=previous)
 
 
-def publish(log: Log, *notices: Notice, connection: PushConnection | None = None) -> None:
-    """Append the notices as the aggregator would, all of pushes from one place."""
-    headers = connection_headers(connection)
+def publish(log: Log, *notices: Notice, connection: PushConnection | None = None, signed: str | None = None) -> None:
+    """Append the notices as the aggregator would, all of pushes from one place, and with this header if it is signed."""
+    headers = {**connection_headers(connection), **({} if signed is None else {SIGNED: signed})}
     log.append(
         [LogMessage(topic=NOTICES, key=each.event.repository, value=to_json(each), headers=headers) for each in notices]
     )

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
+from hgext.vcsreplicator.keys.pairs import make_key
+from hgext.vcsreplicator.keys.signed import check_notice, sign_notice
 from hgext.vcsreplicator.log import NOTICES, Log
 from hgext.vcsreplicator.log import NewRecord as LogMessage
 from hgext.vcsreplicator.log.opening import open_log
@@ -24,11 +26,11 @@ from hgext.vcsreplicator.words.shape import to_json
 from notifier.clients.database import NOWHERE
 from notifier.delivery.destination import Threads
 from notifier.delivery.window import Delivery
-from notifier.destinations.state import StateDatabase
+from notifier.destinations.state import Kind, StateDatabase
 from notifier.messages.message import messages
 from notifier.publishing.condition import DestinationCondition
 from testing.builders.log.memorylog import MemoryLog
-from testing.builders.notifier.notices import a_notice, an_event, publish_pushes, with_topics
+from testing.builders.notifier.notices import a_notice, an_event, publish, publish_pushes, with_topics
 from testing.builders.notifier.notifying import PUBLIC, Notifier, Scripted
 from testing.builders.notifier.receivers import (
     DecodeReceiver,
@@ -98,6 +100,38 @@ def test_everything_arrives_once_and_in_order(log: Log, notifier: Notifier, rece
     for path in ("x", "y", "z"):
         arrived = of(path, receiver.told())
         assert (sorted(arrived) if isinstance(receiver, SnsReceiver) else arrived) == list(range(1, 16))
+
+
+def signed_by(receiver: Receiver) -> list[str | None]:
+    """The signed notice of each message that arrived."""
+    match receiver:
+        case LinesReceiver():
+            return [json.loads(line).get("signed") for line in receiver.file.read_text().splitlines()]
+        case WebhookReceiver():
+            return [request.headers.get("vcsreplicator-signed") for request in receiver.endpoint.requests]
+        case SnsReceiver():
+            return [each["MessageAttributes"].get("signed", {}).get("Value") for each in receiver.messages]
+        case PulseReceiver():
+            return [message.headers.get("signed") for message in receiver.messages]
+    raise AssertionError(receiver)
+
+
+@every_kind("jsonlines", "pulse-v1", "pulse-v2", "hg-push", "sns", "webhook")
+def test_a_message_carries_its_signed_notice_unchanged_and_again_in_a_replay(
+    log: Log, notifier: Notifier, receiver: Receiver, tmp_path: Path
+) -> None:
+    key, notice = make_key(tmp_path / "key"), a_notice(an_event("x", 1))
+    signed = sign_notice(key, notice, ())
+    notifier.start(it=receiver.settings())
+    publish(log, notice, signed=signed)
+    publish(log, a_notice(an_event("y", 1)))
+    notifier.settled("it")
+    eventually(lambda: len(receiver.told()) == 2, "both messages")
+    assert sorted(filter(None, signed_by(receiver))) == [signed]
+    notifier.ask("it", Kind.REPLAY, repository="x", since_push=1)
+    eventually(lambda: len(receiver.told()) == 3, "the replay")
+    assert sorted(filter(None, signed_by(receiver))) == [signed] * 2
+    assert check_notice(signed, [key.signing]).notice.event == notice.event.id
 
 
 @every_kind(*KEEPS_ORDER)

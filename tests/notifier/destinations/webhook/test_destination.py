@@ -336,14 +336,17 @@ def test_messages_are_removed_with_their_deliveries_though_an_older_one_waits(de
     for name in ("paused", "ci"):
         deliveries.subscriptions.add(name, Subscription(url="https://x/"), origin="command", who="dana", now=1.0)
     paused, ci = deliveries.subscriptions.all()
-    each = [messages(a_notice(an_event("x", seq)), seq, PUBLIC)[0] for seq in range(1, 5)]
+    each = [messages(a_notice(an_event("x", seq)), seq, PUBLIC, "signed")[0] for seq in range(1, 5)]
     deliveries.enqueue([(message, [ci if number else paused]) for number, message in enumerate(each)], 2.0)
     deliveries.subscriptions.remove("ci", who="dana", now=3.0)
     deliveries.purge(delivered_before=9.0, failed_before=9.0)
-    assert deliveries._db.rows("SELECT sequence FROM messages") == [(1,)]
+    assert deliveries._db.rows("SELECT sequence, signed FROM messages JOIN signed_notices ON number = message") == [
+        (1, "signed")
+    ]
     deliveries.subscriptions.remove("paused", who="dana", now=4.0)
     deliveries.purge(delivered_before=9.0, failed_before=9.0)
     assert deliveries._db.rows("SELECT sequence FROM messages") == []
+    assert deliveries._db.rows("SELECT * FROM signed_notices") == []
 
 
 def test_metric_of_a_paused_subscription_ends_when_it_is_removed(

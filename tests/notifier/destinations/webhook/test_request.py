@@ -18,6 +18,7 @@ from notifier.destinations.webhook import request
 from notifier.destinations.webhook.addresses import Forbidden, allowed, resolve
 from notifier.destinations.webhook.deliveries import DeliveryAttempt
 from notifier.destinations.webhook.request import (
+    SIGNED_HEADER,
     AttemptResult,
     DeliveryVerdict,
     RequestSender,
@@ -311,6 +312,14 @@ def test_endless_answer_is_not_read_to_its_end() -> None:
         url = endpoint.url.replace("amqp://guest:guest@", "http://")
         assert sender.send(OUTGOING, Subscription(url=url, timeout=60), [], 1.0).verdict is DeliveryVerdict.DELIVERED
         sender.close()
+
+
+def test_a_signed_notice_that_servers_would_refuse_is_left_out() -> None:
+    for length, is_there in ((SIGNED_HEADER, True), (SIGNED_HEADER + 1, False)):
+        outgoing = DeliveryAttempt(**{**_members(OUTGOING), "signed": "x" * length})
+        assert (
+            "vcsreplicator-signed" in headers(outgoing, Subscription(url="https://example.org/"), [], 1.0)
+        ) is is_there
 
 
 def test_headers_of_a_subscription_never_stand_beside_ours() -> None:
