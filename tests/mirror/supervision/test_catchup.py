@@ -81,7 +81,6 @@ def test_no_more_than_the_limit_read_at_a_time_and_the_others_follow_in_turn(rea
     waiting = [detached(number) for number in range(LIMIT + 3)]
     for following in waiting:
         readers.start(following)
-        assert following.phase is Phase.CATCHING_UP
     assert reading() == [following.id for following in waiting[:LIMIT]]
     readers.stop(waiting[LIMIT])  # which only waits
     readers.stop(waiting[0])
@@ -91,7 +90,7 @@ def test_no_more_than_the_limit_read_at_a_time_and_the_others_follow_in_turn(rea
 def test_a_repository_that_starts_again_has_one_reader_from_its_resume_point(readers: CatchUpReaders) -> None:
     following = detached(7)
     readers.start(following)
-    put(following, phase=Phase.WAITING)
+    put(following, run=2)
     readers.start(following)
     [reader] = Reader.running
     assert (reader.run, reader.start_at) == (2, {("events", 1): 7})

@@ -127,7 +127,7 @@ def test_every_phase_takes_each_move_as_the_table_says_or_no_caller_sends_it(pha
 STEPS: dict[Move, Callable[[Following], Step]] = {
     Move.NOTED: lambda following: following.noted(moment=MOMENT, retries=Backoff()),
     Move.REPAIRS: lambda following: following.heal(end=9),
-    Move.READS: lambda following: following.read(),
+    Move.READS: lambda following: Step(work=following.work.read()),
     Move.CAUGHT_UP: lambda following: following.catch_up(is_worked_off=False),
     Move.REJOINED: lambda following: following.rejoin(),
     Move.LEAVES: lambda following: following.leave(),
@@ -172,7 +172,9 @@ def test_the_phase_says_what_follows_a_task_without_trouble(phase: Phase) -> Non
 
 def test_after_a_slow_task_the_repository_reads_without_an_attempt() -> None:
     following = following_of("1" * 32, "a", phase=Phase.WAITING, note=note(Reason.SLOW))
-    assert following.succeed(is_worked_off=True, has_room=True).todo == (Deed.START_READER,)
+    step = following.succeed(is_worked_off=True, has_room=True)
+    assert step.work == AtWork(phase=Phase.CATCHING_UP, run=1)
+    assert step.todo == (Deed.START_READER,)
 
 
 SUFFERED = {

@@ -122,7 +122,6 @@ def test_lines_about_the_way_back_name_the_last_event_that_was_applied(bench: Be
     bench.detach(first.repository, Reason.DIVERGED, "differs")
     bench.passes(60)
     bench.answer(bench.pool.given[-1], done=0, checkpoint=checkpoint(first), folder="/x", serving=1)
-    bench.passes(1)
     following = bench.mirror.state.table.get(first.repository)
     assert following is not None
     end = {(EVENTS, 0): bench.mirror.state.backlog.next(0)}

@@ -51,7 +51,6 @@ class CatchUpReaders:
         """Read a detached repository from its resume point, once a reader may start."""
         self.stop(following)
         assert following.note is not None
-        following.take(following.read())
         partition, position = following.note.partition, following.find_resume_offset(following.note)
         self._waiting[following.id] = _CatchUp(following=following, partition=partition, position=position)
         self._start_next()

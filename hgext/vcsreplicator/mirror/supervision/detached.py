@@ -111,9 +111,9 @@ class Detachments:
 
     def _answer_requests(self, following: Following, result: str) -> None:
         """Answer the heal requests of an attempt that ended; may raise Unavailable."""
-        while following.trouble.heal_requests:
-            self._notes.requests.answer(following.trouble.heal_requests[-1], result, now=self._clock.now())
-            following.take(following.answer_request())
+        while requests := following.trouble.heal_requests:
+            self._notes.requests.answer(requests[-1], result, now=self._clock.now())
+            following.take(following.hold_requests(requests[:-1]))
 
     def find_silent_gaps(self, ends: Ends) -> None:
         """Detach repositories that lack events though everything in the log is read.
@@ -239,7 +239,7 @@ class Detachments:
         else:
             logger.info("is being healed already", **following.names)
         if following.trouble.unwritten_note is None:
-            following.take(following.take_request(request.id))
+            following.take(following.hold_requests((*following.trouble.heal_requests, request.id)))
 
     def _rejoin(self, following: Following) -> None:
         """Follow the repository in the stream again, once its note is removed."""

@@ -168,6 +168,9 @@ class AtWork:
     def move(self, move: Move) -> "AtWork":
         return replace(self, phase=MOVES[move][self.phase])
 
+    def read(self) -> "AtWork":
+        return replace(self.move(Move.READS), run=self.run + 1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
@@ -288,7 +291,7 @@ class Following:
         """Return the step for a note that is there at the start: it is tried once, but not a fork."""
         work = self.work.move(Move.NOTED)
         step = Step(trouble=replace(self.trouble, note=note), work=work)
-        return step if note.reason is Reason.FORK else self._rest_after(step, until=now)
+        return step if note.reason is Reason.FORK else self.rest(until=now, after=step)
 
     # The log.
 
@@ -318,9 +321,11 @@ class Following:
     def run(self, *, is_running: bool) -> Step:
         return Step(work=replace(self.work, is_running=is_running))
 
-    def rest(self, *, until: float) -> Step:
-        """Give the repository no work before this time."""
-        return self._rest_after(Step(), until=until)
+    def rest(self, *, until: float, after: Step | None = None) -> Step:
+        """Give the repository no work before this time, after another step if there is one."""
+        step = after or Step()
+        work = replace(step.work or self.work, is_resting=True, rests_until=until)
+        return replace(step, work=work, todo=(*step.todo, Deed.SET_ALARM))
 
     def end_rest(self) -> Step:
         return Step(work=replace(self.work, is_resting=False))
@@ -370,21 +375,22 @@ class Following:
     def succeed(self, *, is_worked_off: bool, has_room: bool) -> Step:
         """Return the step after a task without trouble; `is_worked_off` if no event of a catch-up is queued."""
         trouble = replace(self.trouble, troubled_since=None, tries=0, is_release_stuck=False)
+        work, note = replace(self.work, takes_single_events=False), self.note
         todo: tuple[Deed, ...] = ()
         match self.phase:
             case Phase.HEALING:
-                if trouble.note is not None and trouble.note.reason is Reason.EXPIRED:
-                    trouble = replace(trouble, note=replace(trouble.note, offset=self.work.repaired_to))
-                todo = (Deed.START_READER,)
-            case Phase.WAITING if trouble.note is not None and trouble.note.reason is Reason.SLOW:
-                todo = (Deed.START_READER,)
+                if note is not None and note.reason is Reason.EXPIRED:
+                    trouble = replace(trouble, note=replace(note, offset=work.repaired_to))
+                work, todo = work.read(), (Deed.START_READER,)
+            case Phase.WAITING if note is not None and note.reason is Reason.SLOW:
+                work, todo = work.read(), (Deed.START_READER,)
             case Phase.CATCHING_UP if has_room:
                 todo = (Deed.READ_ON,)
             case Phase.JOINING if is_worked_off:
                 todo = (Deed.REJOIN,)
             case Phase.LEAVING:
                 todo = (Deed.FINISH_LEAVING,)
-        return Step(trouble=trouble, work=replace(self.work, takes_single_events=False), todo=todo)
+        return Step(trouble=trouble, work=work, todo=todo)
 
     def suffer(
         self, task: Task, found: Trouble, *, done: int, place: tuple[int, int], moment: Moment, patience: float
@@ -412,9 +418,8 @@ class Following:
         if found.reason is Reason.CRASHED and trouble.tries >= CRASHES_ALLOWED:
             is_patient = False
         if found.passing and self.follows_stream and is_patient:
-            return self._rest_after(
-                Step(trouble=trouble), until=moment.now + _PASSING.delay(trouble.tries, moment.chance)
-            )
+            until = moment.now + _PASSING.delay(trouble.tries, moment.chance)
+            return self.rest(until=until, after=Step(trouble=trouble))
         is_unrepaired = self.phase is Phase.HEALING and found.passing
         reason = trouble.note.reason if is_unrepaired and trouble.note else found.reason
         return self.plan_note(reason, found.note, place=place, now=moment.time, trouble=trouble)
@@ -452,7 +457,7 @@ class Following:
         """Return the step after a note that could not be written: nothing else changes before it is."""
         since = self.trouble.note_problem_since if self.trouble.note_problem else moment.time
         trouble = replace(self.trouble, note_problem=problem[:NOTE_KEPT], note_problem_since=since)
-        return self._rest_after(Step(trouble=trouble), until=moment.now + NOTE_AGAIN)
+        return self.rest(until=moment.now + NOTE_AGAIN, after=Step(trouble=trouble))
 
     def noted(self, *, moment: Moment, retries: Backoff) -> Step:
         """Return the step after the note is durable: the repository waits for its next attempt.
@@ -467,15 +472,11 @@ class Following:
         )
         step = Step(trouble=trouble, work=work, todo=(Deed.STOP_READER,))
         if note.reason not in NEEDS_OPERATOR and not (work.is_running and note.reason is Reason.SLOW):
-            step = self._rest_after(step, until=moment.now + retries.delay(note.attempts + 1, moment.chance))
+            step = self.rest(until=moment.now + retries.delay(note.attempts + 1, moment.chance), after=step)
         return replace(step, todo=(*step.todo, Deed.ACK))
 
-    def take_request(self, request: int) -> Step:
-        return Step(trouble=replace(self.trouble, heal_requests=(*self.trouble.heal_requests, request)))
-
-    def answer_request(self) -> Step:
-        """Return the step after the newest heal request is answered."""
-        return Step(trouble=replace(self.trouble, heal_requests=self.trouble.heal_requests[:-1]))
+    def hold_requests(self, requests: tuple[int, ...]) -> Step:
+        return Step(trouble=replace(self.trouble, heal_requests=requests))
 
     def count_silent_gap(self) -> Step:
         place = self.log.incarnation, self.level
@@ -498,12 +499,8 @@ class Following:
         """
         assert self.note is not None
         if needed_repair(self.note) is None:
-            return Step(todo=(Deed.START_READER, Deed.QUEUE))
+            return Step(work=self.work.read(), todo=(Deed.START_READER, Deed.QUEUE))
         return Step(work=replace(self.work.move(Move.REPAIRS), repaired_to=end), todo=(Deed.QUEUE,))
-
-    def read(self) -> Step:
-        """Return the step to a catch-up."""
-        return Step(work=replace(self.work.move(Move.READS), run=self.work.run + 1))
 
     def read_later(self) -> Step:
         """Return the step after which no record that the present reader brings is taken."""
@@ -535,10 +532,6 @@ class Following:
         if note is None:
             return Step(work=work.move(Move.REJOINED))
         return Step(work=work, trouble=replace(self.trouble, note=replace(note, attempts=0)))
-
-    def _rest_after(self, step: Step, *, until: float) -> Step:
-        work = replace(step.work or self.work, is_resting=True, rests_until=until)
-        return replace(step, work=work, todo=(*step.todo, Deed.SET_ALARM))
 
 
 def follow(repository: str, path: str) -> Following:
