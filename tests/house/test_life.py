@@ -6,14 +6,14 @@ import dataclasses
 
 import pytest
 
-from hgext.vcsreplicator.mirror.supervision.life import AtWork, Following, InLog, InTrouble, OnDisk, Step
+from hgext.vcsreplicator.mirror.supervision.life import AtWork, Following, InLog, InTrouble, OnDisk, Transition
 from tests.house.sources import files
 
 FOLDER = "hgext/vcsreplicator/mirror/supervision"
 OWNER = f"{FOLDER}/life.py"
 VALUES = (OnDisk, InLog, InTrouble, AtWork)
 STATE = {field.name for kind in (*VALUES, Following) for field in dataclasses.fields(kind)}
-MAKERS = {kind.__name__ for kind in (*VALUES, Following, Step)} | {"setattr", "__setattr__"}
+MAKERS = {kind.__name__ for kind in (*VALUES, Following, Transition)} | {"setattr", "__setattr__"}
 
 
 def find_changes(source: str) -> list[str]:
@@ -50,7 +50,7 @@ def test_one_file_sets_the_state_of_a_repository() -> None:
         "del following.log",
         "setattr(following, 'work', None)",
         "object.__setattr__(following, 'work', None)",
-        "following.take(Step(work=None))",
+        "following.take(Transition(work=None))",
         "following.take(make(work=replace(following.work, phase=phase)))",
         "life.AtWork(phase=phase)",
     ],

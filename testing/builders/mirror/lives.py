@@ -4,7 +4,7 @@
 from dataclasses import fields, replace
 from typing import Any
 
-from hgext.vcsreplicator.mirror.supervision.life import AtWork, Following, InLog, InTrouble, OnDisk, Step
+from hgext.vcsreplicator.mirror.supervision.life import AtWork, Following, InLog, InTrouble, OnDisk, Transition
 
 VALUES = {"disk": OnDisk, "log": InLog, "trouble": InTrouble, "work": AtWork}
 
@@ -20,5 +20,5 @@ def put(following: Following, **members: Any) -> None:
     """Give a repository these members of its values, whichever have them."""
     for name, kind in VALUES.items():
         own = {each.name: members.pop(each.name) for each in fields(kind) if each.name in members}
-        following.take(Step(**{name: replace(getattr(following, name), **own)}))
+        following.take(Transition(**{name: replace(getattr(following, name), **own)}))
     assert not members, members

@@ -19,7 +19,7 @@ from hgext.vcsreplicator.mirror.supervision.life import (
     Moment,
     Move,
     Phase,
-    Step,
+    Transition,
     needed_repair,
 )
 from hgext.vcsreplicator.mirror.task import Task, Trouble
@@ -124,10 +124,10 @@ def test_every_phase_takes_each_move_as_the_table_says_or_no_caller_sends_it(pha
             work.move(move)
 
 
-STEPS: dict[Move, Callable[[Following], Step]] = {
+STEPS: dict[Move, Callable[[Following], Transition]] = {
     Move.NOTED: lambda following: following.noted(moment=MOMENT, retries=Backoff()),
     Move.REPAIRS: lambda following: following.heal(end=9),
-    Move.READS: lambda following: Step(work=following.work.read()),
+    Move.READS: lambda following: Transition(work=following.work.read()),
     Move.CAUGHT_UP: lambda following: following.catch_up(is_worked_off=False),
     Move.REJOINED: lambda following: following.rejoin(),
     Move.LEAVES: lambda following: following.leave(),
@@ -141,7 +141,7 @@ def test_the_step_of_each_move_goes_where_the_table_says_and_changes_nothing_its
     following = following_of("1" * 32, "a", phase=phase, note=note(Reason.DIVERGED), unwritten_note=note(Reason.GAP))
     before = following.work, following.trouble, following.disk, following.log
     if (phase, move) in REFUSED:
-        assert STEPS[move](following) == Step()
+        assert STEPS[move](following) == Transition()
     elif phase in MOVES[move]:
         step = STEPS[move](following)
         assert step.work is not None

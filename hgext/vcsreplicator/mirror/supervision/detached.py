@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Repositories in trouble, and their way back to the stream: repair, catch-up, rejoin.
+"""Repositories in trouble, and their way back to the stream.
 
-They are detached, so that everything else goes on. A note about the repository is durable before anything relies on what it says.
+They are detached, so that everything else goes on, then repaired, caught up and joined. A note about the repository is durable
+before anything relies on what it says.
 """
 
 import contextlib
@@ -48,7 +49,7 @@ class Detachments:
         }
 
     def find_trouble(self) -> tuple[str, float] | tuple[None, None]:
-        """Return why a note cannot be written, and since when one cannot; None if all notes are written."""
+        """Return why a note cannot be written, and since when; None if all are."""
         found = [each.trouble for each in self._table if each.trouble.unwritten_note is not None]
         return (found[0].note_problem, min(each.note_problem_since for each in found)) if found else (None, None)
 
@@ -86,7 +87,7 @@ class Detachments:
         return Moment(now=self._clock.monotonic(), time=self._clock.now(), chance=random.random())
 
     def _write_note(self, following: Following) -> None:
-        """Write the planned note, then stop following the stream; nothing else is done before.
+        """Write the planned note, then stop following the stream; nothing before.
 
         Log lines name the event that could not be applied, or else the last one that was: then `applied` is its sequence.
         """

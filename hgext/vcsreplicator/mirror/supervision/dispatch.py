@@ -98,7 +98,10 @@ class TaskDispatch:
         self._take_trouble(following, task, Trouble(reason=Reason.CRASHED, note=note, passing=True), done=0)
 
     def _apply_outcome(self, following: Following, task: Task, outcome: TaskOutcome) -> None:
-        """Take an outcome: disk, queue, deletion, trouble or the next step, then whether it leaves, its ack, and more work."""
+        """Take what a task left: each line is one stop on the way.
+
+        They are disk, queue, deletion, trouble or success, then whether the repository leaves, its ack, and more work.
+        """
         self._adopt_disk(following, outcome)
         if task.drops == following.work.drops:
             self._backlog.finish(following.id, outcome.done)

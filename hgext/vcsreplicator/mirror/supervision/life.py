@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The life of one repository on this mirror: its state, and all that changes it. Pure.
+"""The life of a repository on this mirror: its state, and what changes it. Pure.
 
 Rules of this file:
 
 1. The state is four frozen values, and `Following.take` alone replaces them.
-2. Each other method returns a `Step`, the new values and what to do then, and changes nothing. A transition has one such method.
-3. A phase changes only as `MOVES` says. What arrives too late is REFUSED, and its step is empty; no caller sends anything else.
+2. Each other method returns a `Transition`, the new values and what to do then, and changes nothing.
+3. A phase changes only as `MOVES` says. What arrives too late is REFUSED: its transition is empty; no caller sends anything else.
 4. A note is durable before its repository leaves the stream: `plan_note` only asks for it, and `noted` follows the write.
 """
 
@@ -64,7 +64,7 @@ REFUSED = {(phase, Move.CAUGHT_UP) for phase in Phase if phase is not Phase.CATC
 
 
 class Deed(enum.Enum):
-    """What the supervisor does for a repository after a step."""
+    """What the supervisor does for a repository after a transition."""
 
     WRITE_NOTE = enum.auto()
     START_READER = enum.auto()
@@ -96,7 +96,10 @@ _PASSING = Backoff(first=0.02, longest=1.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnDisk:
-    """What the mirror has of the repository, and serves of it since `served_at`; for `floor` see `TaskOutcome`."""
+    """What the mirror has of the repository, and serves since `served_at`.
+
+    For `floor` see `TaskOutcome`.
+    """
 
     path: str
     folder: str | None = None
@@ -108,10 +111,11 @@ class OnDisk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InLog:
-    """What the aggregator says of the repository, and the last ack that this mirror wrote.
+    """What the aggregator says of the repository, and this mirror's last ack.
 
-    The aggregator says the path on the master, up to where events are released and have their notice, the newest event that it saw (sequence, id, digest), its sequence if this mirror
-    carries the repository, the incarnations before that event's, and the checkpoint after that event if it is the deletion.
+    The aggregator says the path on the master, up to where events are released and have their notice, the newest event that it saw
+    (sequence, id, digest), its sequence if this mirror carries the repository, the incarnations before that event's, and the
+    checkpoint after that event if it is the deletion.
     """
 
     master_path: str = ""
@@ -174,7 +178,7 @@ class AtWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """The present by the monotonic clock, the `time` since the epoch, and a random number from 0 to 1."""
+    """The present by the monotonic clock and since the epoch, and a random number."""
 
     now: float
     time: float
@@ -182,7 +186,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Transition:
     """The values that change, and what to do then, in this order."""
 
     disk: OnDisk | None = None
@@ -194,7 +198,7 @@ class Step:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Following:
-    """One repository that this mirror follows. Only the supervisor's thread changes it."""
+    """One repository that this mirror follows; one thread changes it."""
 
     id: str
     disk: OnDisk
@@ -202,11 +206,11 @@ class Following:
     trouble: InTrouble = field(default_factory=InTrouble)
     work: AtWork = field(default_factory=AtWork)
 
-    def take(self, step: Step) -> tuple[Deed, ...]:
-        """Take the values of a step, and return what to do."""
-        self.disk, self.log = step.disk or self.disk, step.log or self.log
-        self.trouble, self.work = step.trouble or self.trouble, step.work or self.work
-        return step.todo
+    def take(self, transition: Transition) -> tuple[Deed, ...]:
+        """Take the values of a transition, and return what to do."""
+        self.disk, self.log = transition.disk or self.disk, transition.log or self.log
+        self.trouble, self.work = transition.trouble or self.trouble, transition.work or self.work
+        return transition.todo
 
     # What the state says.
 
@@ -267,7 +271,10 @@ class Following:
         return expected > 0 and self.checkpoint.incarnation in self.log.retired
 
     def find_resume_offset(self, note: Detached) -> int:
-        """Return where to resume: behind the checkpoint if that came from the log, else where the note says."""
+        """Return where to resume.
+
+        That is behind the checkpoint if it came from the log, else where the note says.
+        """
         checkpoint = self.checkpoint
         is_read = checkpoint is not None and checkpoint.partition == note.partition and checkpoint.offset >= 0
         return checkpoint.offset + 1 if checkpoint is not None and is_read else note.offset
@@ -279,24 +286,24 @@ class Following:
 
     # The start.
 
-    def find(self, found: FoundRepository, acked: Ack | None, *, now: float) -> Step:
-        """Return the step for a repository that is on the disk at the start."""
+    def find(self, found: FoundRepository, acked: Ack | None, *, now: float) -> Transition:
+        """Take what is on the disk at the start."""
         last = found.checkpoint
         is_acked = acked and last and (acked.incarnation, acked.serving) == (last.incarnation, found.serving)
         served_at = acked.served_at if acked and is_acked else now
         disk = replace(self.disk, folder=found.folder, checkpoint=last, serving=found.serving, served_at=served_at)
-        return Step(disk=disk, log=replace(self.log, sent_ack=acked))
+        return Transition(disk=disk, log=replace(self.log, sent_ack=acked))
 
-    def find_note(self, note: Detached, *, now: float) -> Step:
-        """Return the step for a note that is there at the start: it is tried once, but not a fork."""
+    def find_note(self, note: Detached, *, now: float) -> Transition:
+        """Take a note that is there at the start: it is tried once, but not a fork."""
         work = self.work.move(Move.NOTED)
-        step = Step(trouble=replace(self.trouble, note=note), work=work)
-        return step if note.reason is Reason.FORK else self.rest(until=now, after=step)
+        transition = Transition(trouble=replace(self.trouble, note=note), work=work)
+        return transition if note.reason is Reason.FORK else self.rest(until=now, after=transition)
 
     # The log.
 
-    def learn(self, state: RepositoryState, *, is_carried: bool, deletion: Checkpoint | None) -> Step:
-        """Return the step for a state that the aggregator wrote."""
+    def learn(self, state: RepositoryState, *, is_carried: bool, deletion: Checkpoint | None) -> Transition:
+        """Take a state that the aggregator wrote."""
         checkpoint = self.checkpoint
         is_newer = checkpoint is None or checkpoint.incarnation != state.incarnation or state.seq >= checkpoint.seq
         log = replace(
@@ -310,38 +317,41 @@ class Following:
             expected=state.seq if is_carried else 0,
             deletion=deletion,
         )
-        return Step(log=log, trouble=replace(self.trouble, is_release_stuck=False))
+        return Transition(log=log, trouble=replace(self.trouble, is_release_stuck=False))
 
-    def acknowledge(self, ack: Ack | None) -> Step:
-        """Return the step for an ack that is written; None: the log may have lost the last one."""
-        return Step(log=replace(self.log, sent_ack=ack))
+    def acknowledge(self, ack: Ack | None) -> Transition:
+        """Remember an ack that is written; None: the log may have lost the last one."""
+        return Transition(log=replace(self.log, sent_ack=ack))
 
     # Work.
 
-    def run(self, *, is_running: bool) -> Step:
-        return Step(work=replace(self.work, is_running=is_running))
+    def run(self, *, is_running: bool) -> Transition:
+        return Transition(work=replace(self.work, is_running=is_running))
 
-    def rest(self, *, until: float, after: Step | None = None) -> Step:
-        """Give the repository no work before this time, after another step if there is one."""
-        step = after or Step()
-        work = replace(step.work or self.work, is_resting=True, rests_until=until)
-        return replace(step, work=work, todo=(*step.todo, Deed.SET_ALARM))
+    def rest(self, *, until: float, after: Transition | None = None) -> Transition:
+        """Give the repository no work before this time, after another transition."""
+        transition = after or Transition()
+        work = replace(transition.work or self.work, is_resting=True, rests_until=until)
+        return replace(transition, work=work, todo=(*transition.todo, Deed.SET_ALARM))
 
-    def end_rest(self) -> Step:
-        return Step(work=replace(self.work, is_resting=False))
+    def end_rest(self) -> Transition:
+        return Transition(work=replace(self.work, is_resting=False))
 
-    def release_again(self) -> Step:
+    def release_again(self) -> Transition:
         """Try a release that was stuck."""
-        return Step(trouble=replace(self.trouble, is_release_stuck=False), todo=(Deed.QUEUE,))
+        return Transition(trouble=replace(self.trouble, is_release_stuck=False), todo=(Deed.QUEUE,))
 
-    def drop_events(self) -> Step:
+    def drop_events(self) -> Transition:
         """Give up all events in the queue: they are read again."""
-        return Step(work=replace(self.work, drops=self.work.drops + 1), todo=(Deed.DROP_EVENTS,))
+        return Transition(work=replace(self.work, drops=self.work.drops + 1), todo=(Deed.DROP_EVENTS,))
 
     # What is on disk.
 
-    def adopt(self, outcome: TaskOutcome, *, now: float, has_ended: bool) -> Step:
-        """Return the step for what a task left on the disk; with `has_ended` all of it was released long ago."""
+    def adopt(self, outcome: TaskOutcome, *, now: float, has_ended: bool) -> Transition:
+        """Take what a task left on the disk.
+
+        With `has_ended` all of it was released long ago.
+        """
         before, after, log = self.checkpoint, outcome.checkpoint, self.log
         if after is not None and before is not None and after.path != before.path:
             log = replace(log, master_path=after.path)
@@ -359,21 +369,24 @@ class Following:
             served_at=outcome.served_at or (self.disk.served_at if is_same_level else now),
             floor=outcome.floor,
         )
-        return Step(disk=disk, log=log)
+        return Transition(disk=disk, log=log)
 
-    def end_at(self, deletion: Checkpoint, *, now: float) -> Step:
-        """Return the step for a deletion that was carried out."""
-        return Step(disk=replace(self.disk, checkpoint=deletion, serving=deletion.seq, served_at=now))
+    def end_at(self, deletion: Checkpoint, *, now: float) -> Transition:
+        """Take a deletion that was carried out."""
+        return Transition(disk=replace(self.disk, checkpoint=deletion, serving=deletion.seq, served_at=now))
 
-    def believe(self, *, lower: Checkpoint | None = None, shown: int | None = None) -> Step:
-        """Return the step for a disk that has, or shows, less than it had or showed."""
+    def believe(self, *, lower: Checkpoint | None = None, shown: int | None = None) -> Transition:
+        """Believe a disk that has, or shows, less than it had or showed."""
         disk = replace(self.disk, checkpoint=lower or self.checkpoint)
-        return Step(disk=disk if shown is None else replace(disk, serving=shown))
+        return Transition(disk=disk if shown is None else replace(disk, serving=shown))
 
     # The outcome of a task.
 
-    def succeed(self, *, is_worked_off: bool, has_room: bool) -> Step:
-        """Return the step after a task without trouble; `is_worked_off` if no event of a catch-up is queued."""
+    def succeed(self, *, is_worked_off: bool, has_room: bool) -> Transition:
+        """Go on after a task without trouble.
+
+        `is_worked_off` says that no event of a catch-up is queued.
+        """
         trouble = replace(self.trouble, troubled_since=None, tries=0, is_release_stuck=False)
         work, note = replace(self.work, takes_single_events=False), self.note
         todo: tuple[Deed, ...] = ()
@@ -390,12 +403,12 @@ class Following:
                 todo = (Deed.REJOIN,)
             case Phase.LEAVING:
                 todo = (Deed.FINISH_LEAVING,)
-        return Step(trouble=trouble, work=work, todo=todo)
+        return Transition(trouble=trouble, work=work, todo=todo)
 
     def suffer(
         self, task: Task, found: Trouble, *, done: int, place: tuple[int, int], moment: Moment, patience: float
-    ) -> Step:
-        """Return the step after a task with trouble: retry, single events, or a note.
+    ) -> Transition:
+        """Decide about a task with trouble: retry, single events, or a note.
 
         A repository that was detached while the task ran keeps its reason, its next attempt and the requests that this attempt
         answers; only one that was detached because the task is slow waits for the outcome.
@@ -404,14 +417,14 @@ class Following:
         if is_waiting and not task.items:
             trouble = replace(trouble, is_release_stuck=True)
             if trouble.note is not None and trouble.note.reason in NEEDS_OPERATOR:
-                return Step(trouble=trouble, todo=(Deed.REMIND,) if found.passing else ())
+                return Transition(trouble=trouble, todo=(Deed.REMIND,) if found.passing else ())
         if is_waiting and task.drops != self.work.drops:
             assert trouble.note is not None
             if trouble.note.reason is not Reason.SLOW:
-                return Step(trouble=trouble)
+                return Transition(trouble=trouble)
         # Several events that failed together may succeed one by one.
         if len(task.items) > 1 and not (done or self.work.takes_single_events or is_waiting):
-            return Step(trouble=trouble, work=replace(self.work, takes_single_events=True), todo=(Deed.QUEUE,))
+            return Transition(trouble=trouble, work=replace(self.work, takes_single_events=True), todo=(Deed.QUEUE,))
         since = trouble.troubled_since or moment.now
         trouble = replace(trouble, tries=trouble.tries + 1, troubled_since=since)
         is_patient = moment.now - since < patience
@@ -419,7 +432,7 @@ class Following:
             is_patient = False
         if found.passing and self.follows_stream and is_patient:
             until = moment.now + _PASSING.delay(trouble.tries, moment.chance)
-            return self.rest(until=until, after=Step(trouble=trouble))
+            return self.rest(until=until, after=Transition(trouble=trouble))
         is_unrepaired = self.phase is Phase.HEALING and found.passing
         reason = trouble.note.reason if is_unrepaired and trouble.note else found.reason
         return self.plan_note(reason, found.note, place=place, now=moment.time, trouble=trouble)
@@ -435,8 +448,8 @@ class Following:
         now: float,
         attempts: int = 0,
         trouble: InTrouble | None = None,
-    ) -> Step:
-        """Return the step that asks for a note: why the repository is detached, and where it resumes without a loss.
+    ) -> Transition:
+        """Ask for a note: why it is detached, and where it resumes without a loss.
 
         `place` is that partition and offset, and `attempts` says how often healing was tried, unless a note says so already.
         """
@@ -451,16 +464,16 @@ class Following:
             since=former.since if former else now,
             attempts=former.attempts if former else attempts,
         )
-        return Step(trouble=replace(trouble or self.trouble, unwritten_note=written), todo=(Deed.WRITE_NOTE,))
+        return Transition(trouble=replace(trouble or self.trouble, unwritten_note=written), todo=(Deed.WRITE_NOTE,))
 
-    def keep_unwritten(self, problem: str, *, moment: Moment) -> Step:
-        """Return the step after a note that could not be written: nothing else changes before it is."""
+    def keep_unwritten(self, problem: str, *, moment: Moment) -> Transition:
+        """Keep a note that could not be written: nothing else changes before it is."""
         since = self.trouble.note_problem_since if self.trouble.note_problem else moment.time
         trouble = replace(self.trouble, note_problem=problem[:NOTE_KEPT], note_problem_since=since)
-        return self.rest(until=moment.now + NOTE_AGAIN, after=Step(trouble=trouble))
+        return self.rest(until=moment.now + NOTE_AGAIN, after=Transition(trouble=trouble))
 
-    def noted(self, *, moment: Moment, retries: Backoff) -> Step:
-        """Return the step after the note is durable: the repository waits for its next attempt.
+    def noted(self, *, moment: Moment, retries: Backoff) -> Transition:
+        """Wait for the next attempt, because the note is durable.
 
         One that is slow waits for the end of its task instead, and some reasons for an operator.
         """
@@ -470,68 +483,72 @@ class Following:
         work = replace(
             self.work.move(Move.NOTED), drops=self.work.drops + 1, is_resting=False, takes_single_events=False
         )
-        step = Step(trouble=trouble, work=work, todo=(Deed.STOP_READER,))
+        transition = Transition(trouble=trouble, work=work, todo=(Deed.STOP_READER,))
         if note.reason not in NEEDS_OPERATOR and not (work.is_running and note.reason is Reason.SLOW):
-            step = self.rest(until=moment.now + retries.delay(note.attempts + 1, moment.chance), after=step)
-        return replace(step, todo=(*step.todo, Deed.ACK))
+            transition = self.rest(until=moment.now + retries.delay(note.attempts + 1, moment.chance), after=transition)
+        return replace(transition, todo=(*transition.todo, Deed.ACK))
 
-    def hold_requests(self, requests: tuple[int, ...]) -> Step:
-        return Step(trouble=replace(self.trouble, heal_requests=requests))
+    def hold_requests(self, requests: tuple[int, ...]) -> Transition:
+        return Transition(trouble=replace(self.trouble, heal_requests=requests))
 
-    def count_silent_gap(self) -> Step:
+    def count_silent_gap(self) -> Transition:
         place = self.log.incarnation, self.level
         count = self.trouble.silent_gaps + 1 if place == self.trouble.silent_gap else 1
-        return Step(trouble=replace(self.trouble, silent_gap=place, silent_gaps=count))
+        return Transition(trouble=replace(self.trouble, silent_gap=place, silent_gaps=count))
 
     # The way back to the stream.
 
-    def begin_attempt(self) -> Step:
+    def begin_attempt(self) -> Transition:
         assert self.note is not None
         note = replace(self.note, attempts=self.note.attempts + 1)
-        return Step(
+        return Transition(
             trouble=replace(self.trouble, note=note, is_release_stuck=False), work=replace(self.work, is_resting=False)
         )
 
-    def heal(self, *, end: int) -> Step:
-        """Return the step to a repair, or to reading if that may be enough; `end` is the offset behind what was read.
+    def heal(self, *, end: int) -> Transition:
+        """Begin a repair, or read if that may be enough.
+
+        `end` is the offset behind what was read.
 
         The master is ahead of everything before it: expired or unreadable records there are not needed.
         """
         assert self.note is not None
         if needed_repair(self.note) is None:
-            return Step(work=self.work.read(), todo=(Deed.START_READER, Deed.QUEUE))
-        return Step(work=replace(self.work.move(Move.REPAIRS), repaired_to=end), todo=(Deed.QUEUE,))
+            return Transition(work=self.work.read(), todo=(Deed.START_READER, Deed.QUEUE))
+        return Transition(work=replace(self.work.move(Move.REPAIRS), repaired_to=end), todo=(Deed.QUEUE,))
 
-    def read_later(self) -> Step:
-        """Return the step after which no record that the present reader brings is taken."""
-        return Step(work=replace(self.work, run=self.work.run + 1))
+    def read_later(self) -> Transition:
+        """Take no record any more that the present reader brings."""
+        return Transition(work=replace(self.work, run=self.work.run + 1))
 
-    def catch_up(self, *, is_worked_off: bool) -> Step:
-        """Return the step to the stream after everything was read."""
+    def catch_up(self, *, is_worked_off: bool) -> Transition:
+        """Go on to join the stream, because everything was read."""
         if (self.phase, Move.CAUGHT_UP) in REFUSED:
-            return Step()
+            return Transition()
         todo = (Deed.STOP_READER, Deed.REJOIN) if is_worked_off else (Deed.STOP_READER,)
-        return Step(work=self.work.move(Move.CAUGHT_UP), todo=todo)
+        return Transition(work=self.work.move(Move.CAUGHT_UP), todo=todo)
 
-    def rejoin(self) -> Step:
-        """Return the step after the note is removed."""
-        return Step(work=self.work.move(Move.REJOINED), trouble=replace(self.trouble, note=None), todo=(Deed.ACK,))
+    def rejoin(self) -> Transition:
+        """Follow the stream, because the note is removed."""
+        return Transition(
+            work=self.work.move(Move.REJOINED), trouble=replace(self.trouble, note=None), todo=(Deed.ACK,)
+        )
 
     # The way out.
 
-    def leave(self) -> Step:
-        """Return the step to leaving; after a kill the repository is found on the disk, and leaves again."""
+    def leave(self) -> Transition:
+        """Leave: after a kill it is found on the disk, and leaves again."""
         if (self.phase, Move.LEAVES) in REFUSED:
-            return Step()
+            return Transition()
         work = replace(self.work.move(Move.LEAVES), is_resting=False, drops=self.work.drops + 1)
-        return Step(work=work, todo=(Deed.STOP_READER, Deed.DROP_EVENTS, Deed.QUEUE))
+        return Transition(work=work, todo=(Deed.STOP_READER, Deed.DROP_EVENTS, Deed.QUEUE))
 
-    def set_aside(self) -> Step:
-        """Return the step after the disk no longer has it; attempts to set it aside were none to heal."""
+    def set_aside(self) -> Transition:
+        """End leaving: the disk no longer has it. Those were no attempts to heal."""
         work, note = self.work.move(Move.SET_ASIDE), self.note
         if note is None:
-            return Step(work=work.move(Move.REJOINED))
-        return Step(work=work, trouble=replace(self.trouble, note=replace(note, attempts=0)))
+            return Transition(work=work.move(Move.REJOINED))
+        return Transition(work=work, trouble=replace(self.trouble, note=replace(note, attempts=0)))
 
 
 def follow(repository: str, path: str) -> Following:

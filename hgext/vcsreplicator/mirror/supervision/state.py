@@ -15,7 +15,7 @@ from ..settings import MirrorSettings
 from ..writer import AckWriter
 from .agenda import Agenda
 from .backlog import Backlog
-from .life import Deed, Following, Phase, Step, follow
+from .life import Deed, Following, Phase, Transition, follow
 
 # Seconds for which an older roster does not count alone: twice the time after which an aggregator writes the newest again.
 DOUBT = 60.0
@@ -179,7 +179,7 @@ class State:
             Deed.ACK: self.acks.send,
         }
 
-    def take(self, following: Following, step: Step) -> None:
+    def take(self, following: Following, step: Transition) -> None:
         """Take a step of the repository's life, and do what it asks."""
         for deed in following.take(step):
             self.deeds[deed](following)
