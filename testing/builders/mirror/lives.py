@@ -17,7 +17,7 @@ def following_of(repository: str, path: str, **members: Any) -> Following:
 
 
 def put(following: Following, **members: Any) -> None:
-    """Give a repository these members of its values, whichever have them."""
+    """Give a repository these members, each in the value that has it."""
     for name, kind in VALUES.items():
         own = {each.name: members.pop(each.name) for each in fields(kind) if each.name in members}
         following.take(Transition(**{name: replace(getattr(following, name), **own)}))

@@ -6,11 +6,13 @@ from dataclasses import replace
 import pytest
 
 from hgext.vcsreplicator.log import EVENTS, STATE, partition_of
+from hgext.vcsreplicator.mirror.notes import Detached
 from hgext.vcsreplicator.mirror.pool import Answered
 from hgext.vcsreplicator.mirror.sources import ReadRecords
 from hgext.vcsreplicator.mirror.supervision import catchup
 from hgext.vcsreplicator.mirror.supervision.life import Deed, Following, Phase
 from hgext.vcsreplicator.words import wire
+from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.event import Event, Type
 from hgext.vcsreplicator.words.records import Reason
 from hgext.vcsreplicator.words.shape import to_json
@@ -178,3 +180,23 @@ def test_repositories_of_a_partition_that_brings_nothing_make_way_and_one_that_a
     else:
         raise AssertionError("no reader made way")
     assert first in Reader.running
+
+
+def test_a_position_passes_no_event_before_its_note_is_durable(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    [event] = Chain("r").take(1)
+    bench.read(event)
+    state = bench.mirror.state
+    held = []
+
+    def is_full(note: Detached) -> None:
+        held.append(state.backlog.positions())
+        raise Unavailable("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.notes, "detach", is_full)
+        bench.detach(event.repository, Reason.GAP, "lost")
+    assert held == [{0: 0}]  # a kill during the write reads the event again
+    assert state.backlog.positions() == {0: 0}
+    bench.passes(2)
+    assert [note.offset for note in bench.notes.detached()] == [0]
+    assert state.backlog.positions() == {0: 1}
