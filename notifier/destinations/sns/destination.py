@@ -97,7 +97,7 @@ class SnsSettings:
 
 
 class Sns(DeliveryThreads):
-    """The destination `sns`: each thread writes an object, then publishes its message."""
+    """The destination `sns`: a thread writes an object, then its message."""
 
     def __init__(self, settings: SnsSettings) -> None:
         super().__init__(self._deliver, workers=settings.workers)

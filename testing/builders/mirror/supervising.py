@@ -83,9 +83,6 @@ class Writer:
         elif value is not None:
             self.heartbeats.append(from_json(MirrorHeartbeat, value))
 
-    def sign(self, ack: Ack) -> Ack:
-        return ack
-
     def append(self, message: NewRecord) -> None:
         self.others.append(message)
 

@@ -179,9 +179,6 @@ class Writer:
         elif repository:
             self.acks[repository] = from_json(Ack, value)
 
-    def sign(self, ack: Ack) -> Ack:
-        return ack
-
     def positions(self, positions: dict[int, int]) -> None:
         self.stored.update(positions)
 
