@@ -243,7 +243,7 @@ class Orders:
                 if not self.reader.is_resting and all(replay.request.id != request.id for replay in self._replays):
                     self._replays.append(Replay(request, self.log))
             case _:
-                pass
+                raise Rejected("no such kind of request; ask with the program of this version")
 
     def _skip_message(self, request: OperatorRequest) -> None:
         """Skip a message; record it in `errors` first.
