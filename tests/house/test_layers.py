@@ -6,6 +6,7 @@ Modules beside the rooms have a place too. A module without a place fails.
 """
 
 import ast
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from testing.services.cache import CHECKOUT
-from tests.house.sources import nodes
+from tests.house.sources import files, nodes
 
 OURS = "hgext.vcsreplicator"
 ORDER = {
@@ -237,6 +238,19 @@ def test_the_notifier_stays_in_six_rooms() -> None:
     rooms = {place("notifier", module_name(file)) for file in modules()} - {None}
     assert len(rooms) <= 6
     assert len(set(RANKS["notifier"].values())) <= 6
+
+
+OUR_IMPORT = re.compile(
+    r"^\s*(?:from|import) ((?:hgext\.vcsreplicator|pushlog|hooks|notifier)(?:\.\w+)*)", re.MULTILINE
+)
+
+
+def test_programs_in_strings_import_modules_that_are_there() -> None:
+    """Tests start such programs, and nothing else reads their imports."""
+    known = {module_name(file) for file in modules()} | {module_name(file.parent) for file in modules()}
+    sources = files("tests/*.py", "testing/*.py", "docs/*.md", ":!tests/house")
+    missing = {f"{name}: {found}" for name, text in sources for found in OUR_IMPORT.findall(text)}
+    assert not sorted(each for each in missing if each.split(": ")[1] not in known)
 
 
 def named_types(source: str) -> Iterator[str]:

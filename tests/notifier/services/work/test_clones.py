@@ -201,9 +201,9 @@ def test_lock_of_a_process_that_lives_uses_no_retry(
 # Reads a changeset; prints the error.
 READ = """
 import sys
-from notifier.work.clones import Clones
-from notifier.work.commandserver import CommandServer
-from notifier.work.database import RepositoryKey
+from notifier.services.work.clones import Clones
+from notifier.services.work.commandserver import CommandServer
+from notifier.services.work.database import RepositoryKey
 
 server = CommandServer(timeout=60.0, memory=4 * 1024**3)
 key = RepositoryKey(source="poll", number=1, url=sys.argv[2])

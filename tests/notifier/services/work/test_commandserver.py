@@ -93,7 +93,7 @@ def test_a_command_under_way_ends_and_the_next_one_does_not_begin(server: Comman
 
 WORKER = """
 import sys
-from notifier.work.commandserver import CommandServer
+from notifier.services.work.commandserver import CommandServer
 server = CommandServer(timeout=60.0, memory=4 * 1024**3)
 server.run("init", sys.argv[1])
 print(server._process.pid, flush=True)

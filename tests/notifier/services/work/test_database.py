@@ -26,7 +26,7 @@ pytestmark = pytest.mark.processes
 KILLED = """
 import os, sys
 from sqlalchemy import Engine, event
-from notifier.work.database import WorkDatabase
+from notifier.services.work.database import WorkDatabase
 
 made = []
 

@@ -253,8 +253,8 @@ def test_a_broker_that_is_away_is_waited_for_without_end() -> None:
 # A worker that does not wait for its broker.
 IMPATIENT = """
 import sys, threading
-from notifier.work import tasks
-from notifier.work.settings import Migrate, WorkSettings
+from notifier.services.work import tasks
+from notifier.services.work.settings import Migrate, WorkSettings
 
 made = tasks._make_configuration
 tasks._make_configuration = lambda settings: {**made(settings), "broker_connection_max_retries": 1}
