@@ -113,7 +113,7 @@ def test_documented_consumer_gets_messages(log: Log, notifier: Notifier, rabbitm
     receiver = PulseReceiver(rabbitmq, "v2")
     notifier.start(it=receiver.settings())
     program = tmp_path / "consumer.py"
-    program.write_text(blocks("messages.md", "python")[0])
+    program.write_text(blocks("messages.md", "python")[-1])
     command = [sys.executable, str(program), receiver.url, receiver.exchange, "guest"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
