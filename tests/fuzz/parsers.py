@@ -9,6 +9,7 @@ import json
 import os
 import struct
 import tempfile
+import types
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ import urllib3
 import waitress.adjustments
 from mercurial import error, exchange, revsetlang
 from mercurial import ui as uimod
+from mercurial.utils import cborutil
 
 from hgext.vcsreplicator.hg import parts
 from hgext.vcsreplicator.hg.frames import StreamAnswer, answer
@@ -42,13 +44,17 @@ from notifier.services.decode.documents import load_schemas
 from notifier.services.decode.rejection import DecodeReject, DecodingError, ErrorType
 from notifier.services.decode.settings import SHIPPED
 from notifier.services.poll import asking
-from pushlog import versions
+from pushlog import limit, versions
 from pushlog import wire as pushlog_wire
 from pushlog.store import entry, frames
 from pushlog.store.appendfile import AppendFile, TornRecord
 from pushlog.store.rollback import journalled
 from pushlog.web import dates, query, search
+from testing.builders.aggregator.chains import Chain
 from testing.fuzzing import Parser
+from tests.dashboard.conftest import AS_OPERATOR, AS_READER
+from tests.fuzz.applications import Refused as RefusedRequest
+from tests.fuzz.applications import ask_dashboard, ask_edge, open_page, send_form
 
 T = TypeVar("T")
 
@@ -142,6 +148,14 @@ def read_watermark(content: bytes) -> object:
     put(watermark.SETTINGS, content)
     found = watermark.read_watermark(folder())
     return found, watermark.read_settings(folder(), found)
+
+
+def read_served(content: bytes) -> object:
+    """Read the last push that a mirror serves, from the file that other tools read."""
+    put(b"replicated-data", content)
+    found = limit.web_limit(types.SimpleNamespace(unfiltered=lambda: types.SimpleNamespace(vfs=folder())))  # type: ignore[arg-type]
+    assert found is None or type(found) is int
+    return found
 
 
 def read_cuts(content: bytes) -> object:
@@ -393,6 +407,17 @@ DATES = [
     b"Mon, 05 Jan 2015 10:20:30 +" + HUGE[:30],
 ]
 
+SUBMIT = b"/submit/eng-workflow/hgpush/1/2c3a0767-d84a-4d02-8a92-fa54a3376049"
+OLGA, DANA = (each["authorization"].encode() for each in (AS_OPERATOR, AS_READER))
+# A repository that the installation has.
+KNOWN = Chain("public/firefox").repository.encode()
+FORM = b"kind=deactivate&target=beta&reason=its+disk+is+full&confirm=yes&token=TOKEN"
+
+
+def page(path: bytes, *headers: bytes) -> bytes:
+    return b"\r\n".join([b"GET " + path + b" HTTP/1.1", b"Host: localhost", *headers, b"", b""])
+
+
 PARSERS = {
     "frames": Parser(
         read=lambda content: frames.decode(b"x.log", b"OBX1", content, 0, 0).payload,
@@ -492,6 +517,20 @@ PARSERS = {
         corpus=[json.dumps(STATE).encode(), b'{"error":"Diverged","message":"x"}', DEEP],
         errors=(Unavailable, Diverged),
     ),
+    "push in a master's answer": Parser(
+        read=snapshot._read_push,
+        corpus=[json.dumps([7, "dana \udcff", NOW, [NODE, "a" * 40]]).encode(), b'[1,"",-5,[]]', DEEP],
+        errors=(Unavailable,),
+    ),
+    "served push id": Parser(
+        read=read_served,
+        corpus=[
+            b"".join(cborutil.streamencode({b"heads": [b"a" * 20] * 2, b"last_push_id": 7})),
+            *(b"".join(cborutil.streamencode(value)) for value in (-(2**63), [[b"x"], {b"a": True}], {1, 2}, None)),
+            b"\xa1\x81\x01\x02",
+            b"\x9f" * 3000,
+        ],
+    ),
     "search": Parser(
         read=parse_search,
         corpus=[
@@ -566,6 +605,82 @@ PARSERS = {
     ),
     "message to decode": Parser(read=decode_line, corpus=[RAW, DEEP]),
     "document to decode": Parser(read=decode_body, corpus=[DOCUMENT, zlib.compress(DOCUMENT, wbits=31), DEEP]),
+    "request to the edge": Parser(
+        read=ask_edge,
+        corpus=[
+            b"POST " + SUBMIT + b"?v=4&a=%20b HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nUser-Agent: hg\r\n\r\n{}~{}",
+            b"PUT "
+            + SUBMIT
+            + b" HTTP/1.1\r\nContent-Length: 002\r\nX-Forwarded-For: a\r\nX-Forwarded-For: b\r\n\r\n{}",
+            b"POST /submit/eng-workflow/build/1 HTTP/1.1\r\nContent-Length: 2\r\nX-Debug-ID: \xff\r\n\r\n{}~gone~",
+            b"POST /submit/telemetry/2c3a0767-d84a-4d02-8a92-fa54a3376049/main/Firefox/120.0/release/2023 HTTP/1.1\r\n"
+            b"Content-Length: 1000\r\nDNT: 1\r\n\r\n",
+            *(b"GET /__%s__ HTTP/1.1\r\n\r\n" % each for each in (b"heartbeat", b"lbheartbeat", b"version")),
+        ],
+        errors=(RefusedRequest,),
+        words=[b"HEAD", b"vcsreplicator", b"notifier", b"origin", b"~", b"~gone~", b"Content-Length", b"1001"],
+    ),
+    "request to the dashboard": Parser(
+        read=ask_dashboard,
+        corpus=[
+            page(b"/"),
+            page(b"/repositories?q=fire&state=late&page=2", b"Cookie: a=b"),
+            page(b"/api/repositories.json?q=%2F&page=1", b"Authorization: " + DANA),
+            page(b"/api/overview.json"),
+            page(b"/pushes/live", b"Last-Event-ID: 3"),
+            page(b"/deliveries?state=queued", b"Authorization: " + DANA),
+            page(b"/acts", b"X-User: proxied"),
+            page(b"/sign-in", b"Authorization: Basic ZGFuYTpj"),
+            page(b"/static/style.css", b"Range: bytes=0-9", b"If-None-Match: a"),
+            *(page(b"/repository/" + name + more) for name in (b"a" * 32, b"%ff") for more in (b"", b"/event/3")),
+            b"POST /acts HTTP/1.1\r\nHost: localhost:80\r\nOrigin: http://localhost:80\r\nContent-Type: "
+            b"application/x-www-form-urlencoded\r\nAuthorization: " + OLGA + b"\r\n\r\n" + FORM,
+        ],
+        errors=(RefusedRequest,),
+        words=[
+            b"HEAD",
+            b"OPTIONS",
+            b"127.0.0.1",
+            b"[::1]",
+            b"evil.example",
+            b"same-origin",
+            b"Sec-Fetch-Site",
+            OLGA,
+            DANA,
+        ],
+    ),
+    "address of the dashboard": Parser(
+        read=open_page,
+        corpus=[
+            *(
+                b"/repositories?q=fire&state=late&page=2",
+                b"/api/repositories.json?page=1&q=%2F",
+                b"/deliveries?state=queued",
+            ),
+            *(
+                b"/api/overview.json",
+                b"/pushes",
+                b"/acts#act-1",
+                b"/roster",
+                b"/static/style.css",
+                b"//localhost/../acts",
+            ),
+            *(b"/repository/%s/event/3" % name for name in (b"a" * 32, b"%ff", b"%00", KNOWN)),
+        ],
+        errors=(RefusedRequest,),
+        words=[b"?", b"&", b"=", b"%2e%2e", b"%00", b"%ED%A0%80", KNOWN, b"behind", b"live"],
+    ),
+    "operator's form": Parser(
+        read=send_form,
+        corpus=[
+            FORM,
+            b"kind=replay&target=hooks&reason=r&repository=a&since=2026-11-23&token=TOKEN",
+            b"kind=redeliver&target=hooks&reason=r&delivery=7&token=TOKEN",
+            b"kind=skip&target=pulse-v2&reason=%C3%A4&message=m1&confirm=yes&token=TOKEN",
+        ],
+        errors=(RefusedRequest,),
+        words=[b"pause", b"resume", b"activate", b"%00", b"%ED%A0%80", b"~gone~", b"=", b"&"],
+    ),
     "payload": Parser(
         read=lambda content: payload.read_object(payload.unpack(content, 10_000), 10_000),
         corpus=[DOCUMENT, zlib.compress(DOCUMENT, wbits=31), zlib.compress(bytes(50_000), wbits=31)],

@@ -109,7 +109,8 @@ class EdgeApplication:
         length = attributes.get("content_length")
         if length is None:
             raise RefusedRequest(HTTPStatus.LENGTH_REQUIRED, "expected Content-Length")
-        if len(length) > _LENGTH_DIGITS:  # Python reads no number of thousands of digits
+        # `int` raises for thousands of digits, and takes signs, blanks and the digits of other scripts.
+        if len(length) > _LENGTH_DIGITS or not (length.isascii() and length.isdigit()):
             raise RefusedRequest(HTTPStatus.BAD_REQUEST, f"expected Content-Length of at most {_LENGTH_DIGITS} digits")
         if int(length) > self._settings.max_body_bytes:
             reason = f"expected a body of at most {self._settings.max_body_bytes} bytes"

@@ -10,6 +10,8 @@ from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.version import VERSION
 from notifier.messages.raw import NOTIFIER, NOTIFIER_TYPES, ORIGIN
 from testing.builders.notifier.submitting import SOME, TYPE, Edge, ask, connect, number_uuid, post, statuses, taken
+from tests.fuzz.applications import Refused as RefusedRequest
+from tests.fuzz.applications import ask_edge
 
 pytestmark = pytest.mark.processes
 
@@ -224,3 +226,11 @@ def test_after_a_request_to_change_the_protocol_the_connection_ends(edge: Edge, 
     assert statuses(said) == [200]
     assert b"\r\nconnection: close\r\n" in said
     assert taken_log.ends("raw")[0] == before + 1
+
+
+@pytest.mark.parametrize("length", [b"", b"x", b"+2", b"-1", b"2, 2", b"\xb2", b"1_0", b"2.0"])
+def test_a_length_that_is_no_number_is_refused_with_a_line(length: bytes) -> None:
+    """The edge's server hands none on, but another one may."""
+    content = b"POST %s HTTP/1.1\r\nContent-Length: %s\r\n\r\n{}" % (SOME.encode(), length)
+    with pytest.raises(RefusedRequest, match="expected Content-Length of at most 20 digits"):
+        ask_edge(content)
