@@ -60,7 +60,7 @@ def served_limit(repo: localrepository) -> int | None:
 def web_limit(repo: localrepository) -> int | None:
     """Return the last push id that web answers show, None without limit.
 
-    It is `visible_limit`, or that of `.hg/replicated-data` if no extension decides.
+    It is `visible_limit`, or that of `.hg/replicated-data`, unless damaged, if no extension decides.
     """
     repo = repo.unfiltered()
     if getattr(repo, "_pushlog_limit", None) is not None:
@@ -69,10 +69,10 @@ def web_limit(repo: localrepository) -> int | None:
         with open(repo.vfs.join(REPLICATED_DATA), "rb", opener=open_regular) as file:
             data = file.read()
         fields = cborutil.decodeall(data)[0] if data else {}
-    except (FileNotFoundError, cborutil.CBORDecodeError, IndexError):
+    except (FileNotFoundError, cborutil.CBORDecodeError, IndexError, ValueError):
         return None
     last = fields.get(b"last_push_id") if isinstance(fields, dict) else None
-    return last if isinstance(last, int) else None
+    return last if type(last) is int else None
 
 
 class Pushed(NamedTuple):

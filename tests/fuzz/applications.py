@@ -6,7 +6,7 @@ import functools
 import re
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -77,6 +77,12 @@ class Request(NamedTuple):
 
     def has(self, name: str, value: str) -> bool:
         return [each for field, each in self.headers if field == name.encode()] == [value.encode()]
+
+    def is_of_user(self, headers: Mapping[str, str]) -> bool:
+        """Return whether the request has the token of these headers, and no other."""
+        wanted = headers["authorization"].removeprefix("Bearer ").encode()
+        found = [value.partition(b" ") for name, value in self.headers if name == b"authorization"]
+        return [(scheme.lower(), token.strip()) for scheme, _, token in found] == [(b"bearer", wanted)]
 
     @property
     def arrived(self) -> bytes | None:
@@ -227,7 +233,7 @@ def ask_dashboard(content: bytes) -> object:
     before = len(made.installation.acts)
     answer = ask(made.application, request)
     assert answer is not None or request.arrived is None
-    is_operator = request.has("authorization", AS_OPERATOR["authorization"])
+    is_operator = request.is_of_user(AS_OPERATOR)
     if len(made.installation.acts) > before:
         del made.installation.acts[:]
         assert is_operator
@@ -243,9 +249,7 @@ def ask_dashboard(content: bytes) -> object:
     status, headers, body = answer
     assert status < 500, answer
     assert status == 400 or b"content-security-policy" in headers
-    may_read = (
-        is_operator or request.has("authorization", AS_READER["authorization"]) or request.has("x-user", "proxied")
-    )
+    may_read = is_operator or request.is_of_user(AS_READER) or request.has("x-user", "proxied")
     assert may_read or SECRET.encode() in content or SECRET.encode() not in body
     return refuse_or_return(answer)
 

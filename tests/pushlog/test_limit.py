@@ -4,6 +4,7 @@
 import pytest
 from mercurial import obsolete, phases
 
+from pushlog import limit
 from tests.pushlog.conftest import Site
 
 # Mercurial leaves the files of its templates to the garbage collector
@@ -89,3 +90,19 @@ def test_a_view_names_what_it_shows_and_no_more_on_every_surface(mixed, tmp_path
     assert {surface: names - shown - named for surface, names in found.items() if not names <= shown | named} == {}
     whole = found.keys() - {"pushrev", "pushhead"}
     assert {surface: shown - found[surface] for surface in whole if not found[surface] >= shown} == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"\xa1Llast_push_id\x07", 7),
+        *(
+            (content, None)
+            for content in (b"", b"\xa1Llast_push_id\xf5", b"_9\xcf@\xff\xff\xff\xff\xff", b"\x9f" * 3000)
+        ),
+    ],
+)
+def test_a_damaged_file_of_the_release_limits_nothing(place, content, expected):
+    repository = place("mirror").repository
+    repository.vfs.write(limit.REPLICATED_DATA, content)
+    assert limit.web_limit(repository) == expected
