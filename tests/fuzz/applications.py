@@ -240,7 +240,9 @@ def ask_dashboard(content: bytes) -> object:
         assert request.method == "POST"
         assert unquote(request.path.decode("latin-1")) == "/acts"
         [host] = [value.decode("latin-1").lower() for name, value in request.headers if name == b"host"]
-        origins = [urlsplit(value.decode("latin-1")).netloc for name, value in request.headers if name == b"origin"]
+        origins = [
+            urlsplit(value.decode("latin-1")).netloc.lower() for name, value in request.headers if name == b"origin"
+        ]
         assert request.has("sec-fetch-site", "same-origin") or origins == [host]
         assert answer is not None
         assert answer[0] == 303
