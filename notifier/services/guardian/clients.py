@@ -106,13 +106,15 @@ class Clients:
 
     def owners(self) -> dict[str, str]:
         """Return the owner of each client, "" where the parameter holds no address."""
-        found = self._management.get("global-parameters") or []
+        found = self._management.rows("global-parameters", columns="name,value")
         names = ((str(each.get("name", "")), each) for each in found)
         return {name.removeprefix(_OWNER): _read_address(each) for name, each in names if name.startswith(_OWNER)}
 
     def all(self) -> list[ClientUser]:
-        users = {str(each["name"]): each for each in self._management.get("users") or []}
-        rights = {str(each["user"]): each for each in self._management.get("vhosts", self._vhost, "permissions") or []}
+        users = {str(each.get("name")): each for each in self._management.rows("users", columns="name,tags")}
+        columns = "user,configure,write,read"
+        granted = self._management.rows("vhosts", self._vhost, "permissions", columns=columns)
+        rights = {str(each.get("user")): each for each in granted}
         return [
             ClientUser(
                 name=name,

@@ -102,13 +102,12 @@ class Management:
             found = self.get(*path, page=page, page_size=PAGE, sort="name", columns=columns)
             if found is None:
                 return
-            if isinstance(found, list):  # not every list has pages
-                yield from found
-                return
-            try:
-                items, pages = found["items"], int(found["page_count"])
-            except (TypeError, LookupError, ValueError) as error:
-                raise self._is_something_else() from error
+            items, pages = found, 1  # not every list has pages
+            if isinstance(found, Mapping):
+                items, pages = found.get("items"), found.get("page_count", 0)
+            is_list = isinstance(items, list) and all(isinstance(each, Mapping) for each in items)
+            if not is_list or type(pages) is not int:
+                raise self._is_something_else()
             yield from items
             if page >= pages:
                 return

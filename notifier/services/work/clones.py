@@ -323,8 +323,8 @@ def _is_readable(hg: CommandServer, clone: Path) -> bool:
 
 
 def _read_record(line: str) -> ChangesetRecord:
-    entry: Mapping[str, str] = json.loads(line)
     try:
+        entry: Mapping[str, str] = json.loads(line)
         return ChangesetRecord(
             node=entry["node"],
             author=clean(entry["author"]),
@@ -333,5 +333,5 @@ def _read_record(line: str) -> ChangesetRecord:
             branch=clean(entry["branch"]),
             files=tuple(map(clean, entry["files"])),
         )
-    except (KeyError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise MalformedEvent(f"a changeset that Mercurial shows in another form: {error}") from error

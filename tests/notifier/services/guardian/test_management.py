@@ -16,6 +16,7 @@ from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from notifier.clients.secret import Secret
 from notifier.services.guardian import management as module
+from notifier.services.guardian.clients import Clients
 from notifier.services.guardian.management import Management
 from notifier.services.guardian.settings import GuardianSettings
 from tests.notifier.services.guardian.conftest import FILE, Guarded, some_settings
@@ -130,6 +131,19 @@ def test_other_answers_are_one_line(
         checked(answering(status, body))
     assert type(found.value) is kind
     assert str(found.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "body", [b"7", b"null", b"[1]", b'{"items": 7, "page_count": 1}', b'{"items": [1], "page_count": 1}']
+)
+@pytest.mark.parametrize("ask", ["rows", "all", "owners"])
+def test_a_list_of_something_else_is_one_line(
+    answering: Callable[[int, bytes], GuardianSettings], body: bytes, ask: str
+) -> None:
+    with closing(Management(answering(200, body), FILE)) as management:
+        clients = Clients(management, "/")
+        with pytest.raises(BadConfig, match="answers, but is not RabbitMQ's management API"):
+            list(management.rows("queues", columns="name") if ask == "rows" else getattr(clients, ask)())
 
 
 def test_an_answer_without_end_is_cut(

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 import pytest
 
 from hgext.vcsreplicator.words.clock import DAY
-from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
+from hgext.vcsreplicator.words.errors import BadConfig, MalformedEvent, Unavailable
 from notifier.services.work import clones, commandserver
 from notifier.services.work.clones import Clones, CloneUnavailable
 from notifier.services.work.commandserver import CommandServer, HgFailed
@@ -36,6 +36,9 @@ from testing.waiting import eventually
 pytestmark = pytest.mark.processes
 
 A_KEY = RepositoryKey(source="poll", number=1, url="http://127.0.0.1:1/x")
+
+# What Mercurial prints of a changeset.
+LINE = '{"node": "n", "author": "a", "date": "0 0", "description": "a", "branch": "a", "files": []}'
 
 
 @pytest.fixture(scope="module")
@@ -499,3 +502,16 @@ def test_clone_stays_while_the_network_cuts_its_pulls(
 
 def test_clone_stays_while_a_pull_takes_too_much_memory() -> None:
     assert not HgFailed("hg pull: exit code 255: abort: out of memory", 255).may_be_the_clone
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("{", "[" * 3000, "7", "null", "[]", "{}"),
+        *(LINE.replace('"a"', "7"), LINE.replace("[]", "7"), LINE.replace("[]", "[7]"), LINE.replace('"0 0"', "0")),
+        *(LINE.replace("0 0", "x 0"), LINE.replace("0 0", "9" * 5000)),
+    ],
+)
+def test_a_changeset_in_another_form_is_refused_in_a_line(line: str) -> None:
+    with pytest.raises(MalformedEvent, match="another form"):
+        clones._read_record(line)
