@@ -11,6 +11,7 @@ import pytest
 
 from hgext.vcsreplicator.hg.master import refusals
 from hgext.vcsreplicator.outbox import file as outbox_file
+from hgext.vcsreplicator.outbox.bundles import Bundle
 from hgext.vcsreplicator.outbox.entry import Entry, MirrorNeeds, NewestEvent, before_first_event, new_id
 from hgext.vcsreplicator.outbox.file import Fork, Outbox, SentMark, TornRecord
 from hgext.vcsreplicator.outbox.folder import Store, read_file
@@ -383,3 +384,14 @@ def test_a_newest_entry_of_another_form_cannot_be_read(box, tmp_path, old, new):
     with pytest.raises(MalformedEvent, match="newest entry cannot be read"):
         box.newest()
     assert box.names() == {}
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(b"12", 12), (b"", 0), (b"x", 0), (b"-1", 0), (b"9" * 30, 0), (b"9" * 5000, 0)]
+)
+def test_a_damaged_size_of_a_bundle_counts_as_not_known(box, tmp_path, size, expected):
+    bundle = Bundle(iter([b"content"]), unpacked=1)
+    box.bundles.store("e", bundle)
+    (tmp_path / "outbox-e.size.log").write_bytes(size)
+    with box.bundles.opened("e") as stored:
+        assert (b"".join(stored), stored.unpacked) == (b"content", expected)

@@ -67,7 +67,9 @@ class StoredBundles:
             return
         with file:
             size = read_file(self._folder.join(_size_name(event)))
-            yield Bundle(iter(lambda: file.read(PIECE), b""), unpacked=int(size) if size.isdigit() else 0)
+            yield Bundle(
+                iter(lambda: file.read(PIECE), b""), unpacked=int(size) if len(size) < 20 and size.isdigit() else 0
+            )
 
     def remove(self, event: str) -> None:
         """Remove the bundle of an event, which the log has now."""
