@@ -4,6 +4,7 @@
 import asyncio
 import html
 import re
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -471,3 +472,15 @@ def test_the_page_of_a_repository_offers_to_gate_it_or_not(site: Site, installat
     assert text.count('value="deactivate"') == 2
     assert text.count(f'name="repository" value="{repository}"') == 2
     assert text.count('name="confirm"') == 2
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("kind", "banish"), ("outcome", "half"), ("argument", "{"), ("argument", "[" * 9000)]
+)
+def test_an_act_of_a_newer_release_is_a_line_and_no_crash(site: Site, tmp_path: Path, column: str, value: str) -> None:
+    send(site, {**FORM, "token": find_tokens(site)[0]})
+    with closing(sqlite3.connect(tmp_path / "acts.db")) as database, database:
+        database.execute(f"UPDATE acts SET {column} = ?", (value,))
+    answer = site.get("/acts", headers=AS_READER)
+    assert answer.status_code == 503
+    assert "The acts cannot be read: dashboard.acts: act 1 is none that this release knows" in answer.text

@@ -7,13 +7,14 @@ requests of the notifier and the decisions of the aggregator then say whether it
 
 import enum
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 from notifier.clients.database import Database
 
-from ..words.errors import Refused
+from ..words.errors import Refused, Unavailable
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS acts (
@@ -146,20 +147,21 @@ class ActJournal:
             db.run(_END, (outcome.value, result, number))
 
     def list_newest(self, limit: int) -> list[RecordedAct]:
-        """Return the newest acts, the newest first."""
+        """Return the newest acts, the newest first; raises Unavailable and BadConfig."""
         with closing(self._open()) as db:
             rows = db.rows(_NEWEST, (limit,))
-        return [
-            RecordedAct(
-                number=number,
-                act=OperatorAct(
-                    kind=ActKind(kind), target=target, argument=json.loads(argument), who=who, reason=reason, at=at
-                ),
-                outcome=ActOutcome(outcome),
-                result=result,
-            )
-            for number, at, who, reason, kind, target, argument, outcome, result in rows
-        ]
+        return [_read_recorded(row) for row in rows]
 
     def _open(self) -> Database:
         return Database(self._path, "dashboard.acts", _SCHEMA)
+
+
+def _read_recorded(row: Sequence[Any]) -> RecordedAct:
+    """Read a row of the journal, which a newer release may have written."""
+    number, at, who, reason, kind, target, argument, outcome, result = row
+    try:
+        content = json.loads(argument)
+        act = OperatorAct(kind=ActKind(kind), target=target, argument=content, who=who, reason=reason, at=at)
+        return RecordedAct(number=number, act=act, outcome=ActOutcome(outcome), result=result)
+    except (ValueError, RecursionError) as error:
+        raise Unavailable(f"dashboard.acts: act {number} is none that this release knows") from error
