@@ -48,7 +48,7 @@ class Refused(Exception):
 
 
 class Request(NamedTuple):
-    """A request, cut as a server cuts it; whatever is missing is empty."""
+    """A request, cut as a server cuts it; a missing part is empty."""
 
     method: str
     path: bytes
