@@ -42,3 +42,10 @@ lock_older 6.3 6.4 11.1,<12
 lock_older 6.9 7 12,<13
 lock_older 7.0 7.1 12,<13
 lock_older 7.1 7.2 12,<13
+
+# What the tests install as a Heptapod host.
+{
+    echo '# Written by `make lock` from requirements/heptapod.in.'
+    "$tool/bin/uv" pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+        --no-annotate --no-header requirements/heptapod.in
+} >requirements/heptapod.txt

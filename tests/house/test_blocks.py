@@ -39,6 +39,10 @@ RUN = {
     ): "tests/notifier/destinations/pulse/test_destination.py::test_the_rights_of_the_page_suffice",
     ("docs/destinations.md", "# notifier/"): "tests/notifier/test_docs.py::test_example_of_a_destination_works",
     ("docs/destinations.md", '    "folder"'): "tests/notifier/test_docs.py::test_example_of_a_destination_works",
+    (
+        "docs/heptapod.md",
+        "# /",
+    ): "tests/heptapod/test_transcript.py::test_after_each_operation_of_a_real_hgitaly_all_mirrors_are_equal",
     ("docs/install.md", ""): "tests/operate/test_installing.py::test_the_commands_of_the_page_install_what_units_need",
     ("docs/log.md", "ADD="): "tests/operate/test_access.py::test_an_installation_runs_with_the_documented_rights",
     ("docs/log.md", "auto."): "tests/log/kafka/test_adapter.py::test_a_broker_has_the_settings_that_the_page_names",
@@ -107,7 +111,7 @@ def is_key(section: str, key: str, value: str) -> bool:
     if section == "auth":
         return key.partition(".")[2] in AUTH
     if section == "extensions":
-        return key.partition(":")[0] in ("*", "pushlog", "vcsreplicator")
+        return key.partition(":")[0] in ("*", "evolve", "pushlog", "topic", "vcsreplicator")
     if section == "vcsreplicator-roots":
         return key.startswith("/")
     if section == "Service":
