@@ -119,21 +119,24 @@ class Project:
 
     def settle(self, expected: Said) -> None:
         """Wait until every mirror has what the master has, and the expected messages came; no other one did."""
-        wanted = self.state(self.cluster.master_root)
         for mirror in self.cluster.about["mirrors"]:
-            eventually(partial(self._is_there, mirror["root"], wanted), f"equal at {mirror['name']}")
+            try:
+                eventually(partial(self._is_equal, mirror["root"]), f"equal at {mirror['name']}")
+            except AssertionError as error:
+                error.add_note(str(set(self.state(mirror["root"])) ^ set(self.state(self.cluster.master_root))))
+                raise
         eventually(lambda: len(self._messages()) >= self._read + len(expected), f"announced: {expected}")
         said = self._messages()[self._read :]
         self._read += len(said)
         assert [(line["type"], tuple(sorted(line["data"].get("heads", ())))) for line in said] == expected
         for line in said:
             assert {push["user"] for push in line["data"].get("pushlog_pushes", ())} <= {"ada"}
-        if wanted:
+        if self.folder.exists():
             self.cluster.hg("-R", self.folder, "verifypushlog", on_master=True)
 
-    def _is_there(self, root: str, wanted: list[str]) -> bool:
+    def _is_equal(self, root: str) -> bool:
         with contextlib.suppress(sqlite3.OperationalError):  # the mirror is removing the repository just now
-            return self.state(root) == wanted
+            return self.state(root) == self.state(self.cluster.master_root)
         return False
 
     def _messages(self) -> list[dict[str, Any]]:
