@@ -21,7 +21,6 @@ from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import SHOWN, ReplicationError, Unavailable, quote_value
 from hgext.vcsreplicator.words.streams import Stream
 
-from ..messages.message import Message
 from .rejects import judged
 from .window import Delivery, Patience
 
@@ -187,16 +186,6 @@ class DeliveryThreads:
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-class Threads(DeliveryThreads):
-    """A destination that calls a function for each message, in threads.
-
-    The same as `DeliveryThreads` for a function that needs no more of a delivery.
-    """
-
-    def __init__(self, send: Callable[[Message], None], *, workers: int) -> None:
-        super().__init__(lambda delivery: send(delivery.message), workers=workers)
 
 
 def take_all(waiting: "queue.SimpleQueue[T]", timeout: float, *, limit: int = sys.maxsize) -> list[T]:

@@ -24,7 +24,7 @@ from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.shape import to_json
 from notifier.clients.database import NOWHERE
-from notifier.delivery.destination import Threads
+from notifier.delivery.destination import DeliveryThreads
 from notifier.delivery.window import Delivery
 from notifier.destinations.state import Kind, StateDatabase
 from notifier.messages.message import messages
@@ -204,7 +204,7 @@ def test_poison_is_kept_with_its_reason(log: Log, notifier: Notifier, receiver: 
 
 def test_delivery_that_a_close_cancels_is_not_confirmed() -> None:
     going_on = threading.Event()
-    destination = Threads(lambda _: going_on.wait(PATIENCE) and None, workers=1)
+    destination = DeliveryThreads(lambda _: going_on.wait(PATIENCE) and None, workers=1)
     [message] = messages(a_notice(an_event("x", 1)), 0, PUBLIC)
     for number in (1, 2):  # the second waits for the thread
         destination.submit(Delivery(number=number, message=message, attempt=1))
