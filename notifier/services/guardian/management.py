@@ -9,7 +9,6 @@ or refuses the user, `Refused` if the API refuses the request.
 import base64
 import http.client
 import json
-import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -49,7 +48,6 @@ class Management:
         parts = urlsplit(settings.management_url)
         self._key = f"{file}: guardian.management-url"
         self._user = unquote(parts.username or "guest")
-        self._broker = urlsplit(settings.broker_url)
         self._base = parts.path.rstrip("/") + "/api/"
         password = (
             settings.password.read(f"{file}: guardian.password")
@@ -74,15 +72,7 @@ class Management:
 
         It must be a management API, the user an administrator, and the virtual host must exist.
         """
-        try:
-            overview = self.get("whoami")
-        except Unavailable as error:
-            is_refused = any(isinstance(each, ConnectionRefusedError) for each in _list_causes(error))
-            if is_refused and self._is_broker_there():
-                raise BadConfig(
-                    f"{self._key}: {self._address} refuses connections although the broker answers; {ENABLE}"
-                ) from error
-            raise
+        overview = self.get("whoami")
         if not isinstance(overview, Mapping):
             raise self._is_something_else()
         tags = overview.get("tags") or []
@@ -174,8 +164,13 @@ class Management:
                     f"{self._key}: {self._address}: {_describe_cause(error)}: expected a certificate for this host by an authority"
                     " in guardian.ca-file, or of the system"
                 ) from error
+            hint = (
+                f"; if the broker runs, {ENABLE}"
+                if any(isinstance(each, ConnectionRefusedError) for each in causes)
+                else ""
+            )
             raise Unavailable(
-                f"{self._address}: the management API does not answer: {_describe_cause(error)}"
+                f"{self._address}: the management API does not answer: {_describe_cause(error)}{hint}"
             ) from error
         if len(data) > LARGEST_ANSWER:
             response.close()
@@ -184,14 +179,6 @@ class Management:
 
     def _is_something_else(self) -> BadConfig:
         return BadConfig(f"{self._key}: {self._address} answers, but is not RabbitMQ's management API; {ENABLE}")
-
-    def _is_broker_there(self) -> bool:
-        port = self._broker.port or (5671 if self._broker.scheme == "amqps" else 5672)
-        try:
-            socket.create_connection((self._broker.hostname or "", port), timeout=CONNECT_PATIENCE).close()
-        except OSError:
-            return False
-        return True
 
 
 def _parse(data: bytes) -> Any:
