@@ -107,7 +107,7 @@ def test_while_the_blob_store_fails_few_bundles_are_made_and_no_other_repository
     failures = list(bench.attempt("a", 30.0))
     assert len(failures) >= 290
     assert {str(error) for error in failures} == {"blobs: /blobs: away"}
-    assert len(bench.bundles) in (5, 6)
+    assert 5 <= len(bench.bundles) <= 7  # the pauses have a random part
     assert not bench.losses.partitions.is_doubted(0)
     bench.send(str(bench.root / "b"))
     assert not box.has_unsent()
