@@ -22,7 +22,7 @@ def expire_events(cluster: Cluster) -> None:
         log.execute(f"UPDATE streams SET beginning = next WHERE id IN ({streams})")
 
 
-def test_an_old_repository_removed_by_hand_leaves_the_mirrors(tmp_path: Path) -> None:
+def test_an_old_repository_removed_by_hand_leaves_and_returns(tmp_path: Path) -> None:
     """Also one whose events the log no longer has, as of most repositories that are removed."""
     cluster = Cluster(tmp_path)
     announcing = '[relay]\nscan = 0.5\nremoved = "announce"\nremoved-after = 2\n'
@@ -35,7 +35,11 @@ def test_an_old_repository_removed_by_hand_leaves_the_mirrors(tmp_path: Path) ->
             cluster.push(clone)
         eventually(lambda: len(cluster.lines()) >= 4, what="both pushes are announced")
         expire_events(cluster)
+        shutil.copytree(cluster.repository("old"), tmp_path / "backup", symlinks=True)
         shutil.rmtree(cluster.repository("old"))
         eventually(lambda: not (tmp_path / "repos/beta/old").exists(), what="the repository left the mirror")
         assert (tmp_path / "repos/beta/stays").exists()
         assert "diverged" not in cluster.output("mirror-beta"), "the mirror does not compare how the changelog ended"
+        shutil.copytree(tmp_path / "backup", cluster.repository("old"), symlinks=True)
+        cluster.hg("-R", cluster.repository("old"), "replicateadopt", "--yes", on_master=True)
+        eventually(lambda: (tmp_path / "repos/beta/old").exists(), what="the mirror has it again")

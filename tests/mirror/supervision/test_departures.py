@@ -196,6 +196,25 @@ def test_a_repository_that_is_restored_after_its_deletion_is_followed_in_its_new
     assert [item.event.id for item in bench.pool.given[-1].busy.items] == [again.events[0].id]
 
 
+@pytest.mark.parametrize("is_told", [True, False])
+def test_the_next_life_of_a_deleted_repository_stays_once_it_is_applied(bench: Bench, is_told: bool) -> None:
+    """Also if its event comes before the aggregator says anything about it."""
+    chain, again = Chain("r"), Chain("r", incarnation=2)
+    applied(bench, chain)
+    deleted = chain.next(Type.DELETED)
+    bench.read(deleted)
+    gone = checkpoint(deleted, deleted=True)
+    bench.answer(bench.pool.given[-1], done=1, checkpoint=None, folder=None, serving=0, gone=gone)
+    say(bench, deleted, deleted=True, released=2, noticed=2)
+    first = again.next()
+    if is_told:
+        say(bench, first)
+    bench.read(first)
+    bench.applied(first)
+    assert bench.mirror.state.table.get(again.repository) is not None
+    assert bench.writer.acks[again.repository].incarnation == again.incarnation
+
+
 def test_a_repository_that_was_refused_is_tried_again_once_the_other_has_left(bench: Bench) -> None:
     chain = Chain("other")
     applied(bench, chain)

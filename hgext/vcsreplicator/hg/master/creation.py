@@ -69,7 +69,7 @@ def next_generation(root: str, path: str) -> int:
         contextlib.suppress(FileNotFoundError, ValueError),
         open(file, encoding="utf-8", opener=open_regular) as former,
     ):
-        generation = max(1, int(former.readline(18)) + 1)  # of a damaged file too, one that fits into an event
+        generation = max(1, int(former.readline(18)) + 1)  # of a damaged file too, a number that fits into an event
     # With the path for people to read.
     write_note(root, "generations", file, f"{generation}\n{path}\n".encode("utf-8", "surrogateescape"))
     return generation

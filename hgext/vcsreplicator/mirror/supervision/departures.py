@@ -6,7 +6,7 @@ from dataclasses import replace
 import structlog
 
 from ...words.event import Event
-from ...words.records import RepositoryState
+from ...words.records import Ack, RepositoryState
 from ..checkpoint import Checkpoint, before_first
 from ..notes import DeletedRepository, try_to_write
 from .catchup import CatchUpReaders
@@ -70,11 +70,13 @@ class Departures:
         is_over = state is not None and state.incarnation == event.incarnation and event.seq <= state.seq
         return is_over and not self._membership.is_backup and self._table.get(event.repository) is None
 
-    def note_ack_of_deleted(self, repository: str) -> bool:
-        """Note that the log has an ack of a deleted repository; False if it is not."""
-        if repository in self._deleted:
-            self._acked.add(repository)
-        return repository in self._deleted
+    def note_ack_of_deleted(self, acked: Ack) -> bool:
+        """Note an ack of a deleted repository; False if it is not, or came back."""
+        deleted = self._deleted.get(acked.repository)
+        if deleted is None or acked.incarnation not in ("", deleted.incarnation):
+            return False
+        self._acked.add(acked.repository)
+        return True
 
     def record_deletion(self, checkpoint: Checkpoint) -> None:
         """Remember that the repository is deleted here."""
@@ -140,8 +142,14 @@ class Departures:
             del self._deleted[deleted.repository]
 
     def abandon_if_finished(self, following: Following) -> None:
-        """Forget a repository that is deleted here and whose deletion is noticed."""
-        if following.id in self._finished and following.id in self._deleted:
+        """Forget a repository that is deleted here and whose deletion is noticed.
+
+        A repository that came back has another incarnation, and stays.
+        """
+        deleted, checkpoint = self._deleted.get(following.id), following.checkpoint
+        if deleted is None or following.id not in self._finished:
+            return
+        if checkpoint is None or checkpoint.incarnation == deleted.incarnation:
             self.abandon(following)
 
     def abandon(self, following: Following) -> None:

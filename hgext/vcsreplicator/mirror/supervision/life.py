@@ -411,7 +411,7 @@ class Following:
         """Decide about a task with trouble: retry, single events, or a note.
 
         A repository that was detached while the task ran keeps its reason, its next attempt and the requests that this attempt
-        answers; only one that was detached because the task is slow waits for the outcome.
+        answers; only if it was detached because the task is slow, it waits for the outcome.
         """
         trouble, is_waiting = self.trouble, self.phase is Phase.WAITING
         if is_waiting and not task.items:
@@ -475,7 +475,7 @@ class Following:
     def noted(self, *, moment: Moment, retries: Backoff) -> Transition:
         """Wait for the next attempt, because the note is durable.
 
-        One that is slow waits for the end of its task instead, and some reasons for an operator.
+        A slow repository waits for the end of its task instead, and some reasons for an operator.
         """
         note = self.trouble.unwritten_note
         assert note is not None

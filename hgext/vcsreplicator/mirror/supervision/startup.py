@@ -64,7 +64,7 @@ class Startup:
                 self._departures.acknowledge_again(last)
         self._take_notes()
         for repository, acked in acks.items():
-            if not self._departures.note_ack_of_deleted(repository) and acked.applied > 0:
+            if not self._departures.note_ack_of_deleted(acked) and acked.applied > 0:
                 self._take_ack(repository, acked)
         for following in self._table:
             self._acks.send(following)

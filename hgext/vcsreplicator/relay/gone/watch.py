@@ -114,7 +114,8 @@ class GoneWatch:
             noted |= _update_notes(root, removed, keep)
         due = self._clock.monotonic() + self._settings.removed_after
         self._due = {name: self._due.get(name, due) for name in noted}
-        self._reasons = {name: reason for name, reason in self._reasons.items() if name in noted}
+        # A copy, because the thread that announces may add a reason meanwhile.
+        self._reasons = {name: reason for name, reason in [*self._reasons.items()] if name in noted}
 
     def _was_removed(self, place: str) -> bool:
         """Return whether a repository was in this folder, and no unmounting hides it."""
