@@ -105,6 +105,7 @@ check-events check-mirror check-notices:
 
 check-style:
 	$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
+	$(BIN)/python -m tests.house.taste
 
 check-types:
 	$(BIN)/mypy $(TYPED)

@@ -14,24 +14,6 @@ PATH = re.compile(r"`((?:hgext|pushlog|notifier|hooks|testing|tests|docs|require
 # A page, a test or a tool of the repository that a source names, as far as its ending shows.
 CITED = re.compile(r"(?<![\w.-])(?:docs|testing|tests)/[\w./-]+\.(?:md|py|sh|t)\b")
 LINK = re.compile(r"\]\((?!https?:)([^)\s#]*)(?:#([^)\s]+))?\)")
-# Words that hide who acts; the contributing page names them. A machine's user has such a name, in quotation marks.
-HIDDEN = (
-    *(
-        "somebody",
-        "someone",
-        "anybody",
-        "anyone",
-        "everybody",
-        "nobody",
-        "no one",
-        "whoever",
-        "whatever",
-        "wherever",
-        "whichever",
-    ),
-    *("is told", "are told", "what waiting heals"),
-)
-HIDDEN_ACTOR = re.compile(rf"\b(?<!\")({'|'.join(HIDDEN)})\b", re.IGNORECASE)
 # What changes its release at a time of its own.
 SERVICES = {"notifier", "mirrors", "aggregator", "master"}
 EXIT_CODE = re.compile(r"(?:sys\.exit\(|^EXIT_\w+ = |sys\.exit\(.* if .* else )(\d+)", re.MULTILINE)
@@ -46,12 +28,6 @@ def headings(text: str) -> set[str]:
     """The anchors of a page, as GitHub makes them."""
     titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
-
-
-def hidden_actors(text: str) -> list[str]:
-    """The words in a text that hide who acts: few texts hold one, and to look for them one by one is quicker."""
-    lowered = text.lower()
-    return HIDDEN_ACTOR.findall(text) if any(words in lowered for words in HIDDEN) else []
 
 
 def list_services(text: str) -> list[str]:
@@ -109,12 +85,6 @@ def test_upgrades_have_one_order_and_downgrades_the_reverse() -> None:
     assert step.startswith("Upgrade in [this order](docs/install.md#upgrades), ")
 
 
-def test_the_documents_the_product_and_the_tests_name_the_actor() -> None:
-    tests = ("tests/*.py", "tests/*.t", "testing/*.py", ":!tests/house/test_documents.py")
-    pages = files("*.md", *PRODUCT, *tests, ":!CONTRIBUTING.md", ":!tests/golden")
-    assert not [f"{name}: {word}" for name, text in pages for word in hidden_actors(text)]
-
-
 def test_the_architecture_names_the_files_of_each_stage() -> None:
     text = (CHECKOUT / "docs/architecture.md").read_text()
     rows = FLOW_ROW.findall(text)
@@ -139,6 +109,4 @@ def test_the_checks_of_documents_can_fail() -> None:
     assert CITED.findall("(`tests/" + "no/such.t`)") == ["tests/no/" + "such.t"]
     assert LINK.findall("see [it](nowhere.md#part)") == [("nowhere.md", "part")]
     assert headings("## A push, in `hg`\n") == {"a-push-in-hg"}
-    assert hidden_actors("Whoever reads is told") == ["Whoever", "is told"]
-    assert all(hidden_actors(f"({words.title()})") for words in HIDDEN)
     assert not FORM.match("# A title\n\n**Decision.** No date.\n")
