@@ -2,14 +2,17 @@
 """The topic `state` alone is older than the rest: nothing is announced twice, and no sequence and no `previous` goes back."""
 
 import contextlib
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import structlog
 
 from hgext.vcsreplicator.aggregator import session as sessions
 from hgext.vcsreplicator.aggregator.loading import GROUP, load_roster
+from hgext.vcsreplicator.aggregator.loop import run
 from hgext.vcsreplicator.aggregator.session import Session
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.aggregator.watching import ROSTER_INTERVAL
@@ -22,7 +25,7 @@ from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.aggregator.aggregating import ask, send
 from testing.builders.aggregator.chains import Chain
-from testing.builders.log.memorylog import MemoryCopy, MemoryLog
+from testing.builders.log.memorylog import MemoryCopy, MemoryLog, MemoryTransactor
 from testing.clock import HandClock
 from testing.seeds import ends
 
@@ -367,6 +370,33 @@ def test_a_roster_that_was_lost_under_a_running_aggregator_is_written_again(*, d
     assert here.told() == []
     here.step(chain)
     assert bool(here.told()) != decided  # `beta` never served it
+
+
+def test_a_roster_lost_between_two_sessions_is_written_again() -> None:
+    here, stop = Installation(), threading.Event()
+    here.step()
+    here.session.close()
+    roster = load_roster(here.log)
+    commits = list[bool]()
+
+    class Transactor(MemoryTransactor):
+        def commit(self, messages: Sequence[NewRecord], **options: Any) -> list[tuple[int, int]]:
+            commits.append(any(message.topic == ROSTER for message in messages))
+            if len(commits) == 1:
+                raise Unavailable("no answer")
+            if len(commits) == 5:
+                stop.set()
+            return super().commit(messages, **options)
+
+        def renew(self) -> None:
+            here.log.restore(ROSTER, ({(ROSTER, 0): {}}, {(ROSTER, 0): 0}, {}))
+            super().renew()
+
+    epoch = here.log.transactor(GROUP)._epoch
+    here.log.transactor = lambda identity: Transactor(here.log, identity, epoch)  # type: ignore[method-assign, assignment]
+    run(AggregatorSettings(beat=0.02), here.log, stop=stop, ready=lambda: None)
+    assert commits[1]
+    assert load_roster(here.log) == roster
 
 
 def test_a_roster_that_was_lost_just_before_the_end_of_the_aggregator_is_written_again() -> None:

@@ -46,9 +46,17 @@ def read_state(log: Log, stop: threading.Event) -> Table:
 
 
 def load(
-    log: Log, *, limit: int, poison: Poison | None, stop: threading.Event, state: Table | None = None
+    log: Log,
+    *,
+    limit: int,
+    poison: Poison | None,
+    stop: threading.Event,
+    state: Table | None = None,
+    written: Roster | None = None,
 ) -> Aggregation:
     """Load everything that the log knows, except the levels.
+
+    If the log has an older roster than `written`, which this process has seen in it, that one is written again.
 
     The records of `state` that were read before are not read again. The caller made or renewed its transactor before, so no other
     aggregator and no earlier session commits any more. This order is needed: positions are read after `pending`. A commit between
@@ -61,6 +69,10 @@ def load(
         state, table = _read_rest(log, state, stop), read_table(log, ROSTER, PENDING, stop=stop)
     known, requests = _find_answers(log, stop), log.ends(ROSTER_REQUESTS)
     beat, roster = _read_beat(state), _read_roster(table)
+    is_lost = written is not None and written.version > roster.version
+    if written is not None and is_lost:
+        logger.error("topic roster lost records: the roster is written again", version=written.version)
+        roster = written
     if beat is not None and beat.roster > roster.version:  # decided by an operator, and written nowhere else
         see = "vcsreplicator roster list"
         logger.error("topic roster lost its newest versions", version=roster.version, newest=beat.roster, see=see)
@@ -71,6 +83,8 @@ def load(
     positions.update(((ACKS, partition), at) for partition, at in recorded.items() if at <= ends[partition])
     positions.update(((EVENTS, partition), beginnings[partition]) for partition in cut if partition in known)
     aggregation = Aggregation(roster, positions, limit=limit, poison=poison)
+    if is_lost:
+        aggregation.membership.write_again()
     aggregation.events.cut = cut
     aggregation.events.ends = {partition: end for partition, end in known.items() if positions[EVENTS, partition] < end}
     for each, topic in ((state, STATE), (table, PENDING)):

@@ -56,7 +56,8 @@ def run(
                 transactor = log.transactor(IDENTITY)
             else:
                 transactor.renew()
-            with Session(settings, log, transactor, clock, poison, silence, stop, state) as session:
+            written = sessions[0].written if sessions else None
+            with Session(settings, log, transactor, clock, poison, silence, stop, state, written) as session:
                 sessions[:] = [session]
                 if not announced:
                     _report_ready(log, ready)

@@ -38,6 +38,7 @@ from ..log import (
 )
 from ..log.table import ReadStopped, Table, find_beginnings, read_on
 from ..words.clock import Clock, Silence
+from ..words.roster import Roster
 from ..words.wire import names_of
 from .ahead import AheadLevels
 from .completeness import Completeness
@@ -77,15 +78,21 @@ class Session:
         silence: Silence | None = None,
         stop: threading.Event | None = None,
         state: Table | None = None,
+        written: Roster | None = None,
     ) -> None:
         """Read the whole log, and begin a session.
 
-        The transactor must be made before: then what an older aggregator did is done.
+        The transactor must be made before: then what an older aggregator did is done. `written` is what the session before this
+        one knew to be in the log.
         """
         began = clock.monotonic()
         self._settings, self._transactor, self._clock = settings, transactor, clock
         self._log, self._stop = log, stop or threading.Event()
-        self.aggregation = aggregation = load(log, limit=settings.batch, poison=poison, stop=self._stop, state=state)
+        self.aggregation = aggregation = load(
+            log, limit=settings.batch, poison=poison, stop=self._stop, state=state, written=written
+        )
+        # The newest roster that was in the log.
+        self.written = aggregation.roster
         own = open_keys(settings.key, aggregation.roster)
         signing = own if settings.sign else ()
         aggregation.membership.announce_keys(
@@ -255,10 +262,11 @@ class Session:
         """Write everything decided and taken so far, and `more`, in one transaction."""
         if not self.aggregation.output.has_output and not more:
             return
-        batch = self.aggregation.batch(may_defer=not more)
+        batch, roster = self.aggregation.batch(may_defer=not more), self.aggregation.roster
         began = self._clock.monotonic()
         messages = [*batch.messages, *more]
         places = self._transactor.commit(messages, group=GROUP, positions=batch.positions)
+        self.written = roster
         self._watch.note_written(messages, places)
         COMMIT_SECONDS.observe(self._clock.monotonic() - began)
         self._first = self._clock.monotonic()
