@@ -30,6 +30,12 @@ def test_a_unit_restarts_all_but_what_must_stay_down(unit: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_systemd_ends_no_service_that_still_reads_the_log_or_waits_for_it(unit: Path) -> None:
+    if values(unit, "Type") == ["notify"]:
+        assert values(unit, "TimeoutStartSec") == ["infinity"]
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_a_unit_waits_for_the_folders_that_it_writes(unit: Path) -> None:
     used = [*values(unit, "ReadWritePaths"), *values(unit, "ReadOnlyPaths")]
     used_here = {path.removeprefix("-") for path in used} - {"/var/log/vcsreplicator"}
