@@ -145,7 +145,7 @@ class KeepingDestination(Protocol):
     def read_reached(self) -> tuple[int, str | None] | None:
         """Return the position and its mark, as recorded; None if nothing is."""
 
-    def note_reached(self, position: int, mark: str | None) -> None:
+    def record_reached(self, position: int, mark: str | None) -> None:
         """Record that everything before the position is kept.
 
         A power cut may leave an earlier record, never a later one.

@@ -7,7 +7,7 @@ Rules of this file:
 
 - Per repository one delivery is unconfirmed at a time, and the next begins only when it is settled (confirmed, rejected or
   skipped): first successful deliveries are in order. Repositories do not wait for each other, nor for each other's retries, with
-  one exception: at one URL a repository waits for the one that was there before.
+  one exception: a repository waits for its predecessor at the same URL.
 - The position is the first record that is not settled, so a restart repeats and never skips.
 - `Unavailable` is retried indefinitely. A faulty message is tried `attempts` times; then the caller keeps it as a reject and calls
   `settle`.
@@ -61,7 +61,7 @@ class Delivery:
     """The delivery of one message, at one of its attempts.
 
     `number` names the delivery within the process, `attempt` counts from 1. `has_successor`: another repository has the message's
-    URL by now, and a message of that one waits for this delivery.
+    URL by now, and one of its messages waits for this delivery.
     """
 
     number: int
@@ -104,7 +104,7 @@ class Window:
     _downs: int = 0
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
-    def take(self, offset: int, messages: Sequence[Message]) -> None:
+    def take_record(self, offset: int, messages: Sequence[Message]) -> None:
         """Take a record's messages, perhaps none; records come in order of offset."""
         self._next_offset = max(self._next_offset, offset + 1)
         if messages:
@@ -235,7 +235,7 @@ class Window:
     def will_be_skippable(self, number: int) -> bool:
         """Return whether this delivery, or an untried one before it, is to end first.
 
-        Then `is_skippable` may soon be true: the delivery is in an attempt, or the one before it has not failed yet.
+        Then `is_skippable` may soon be true: the delivery is in an attempt, or the delivery before it has not failed yet.
         """
         entry = self._entries[number]
         before = [self._queues[name][0] for name in entry.queues]

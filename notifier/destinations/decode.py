@@ -48,8 +48,8 @@ _TYPES = (Stream.CHANGEGROUP.value,)
 class DecoderDestinationSettings:
     """The table of a destination of type `decode`.
 
-    `mirror_url` is the scheme and host to ask for changesets, in place of those of the public URLs; `mirror_ca_file` holds the
-    certificate authorities for it. `decoder` and `log` are not keys of the table: `decoder` is the section [decode], whose input
+    To ask for changesets, `mirror_url` replaces scheme and host of the public URLs; `mirror_ca_file` holds the certificate
+    authorities for it. `decoder` and `log` are not keys of the table: `decoder` is the section [decode], whose input
     gets the messages, and `log` is the log of the same file.
     """
 

@@ -3,7 +3,7 @@
 
 Pure: a notice and settings in, values out.
 
-One notice becomes at most one message per public stream, in a fixed order. The bodies are those of docs/messages.md. Later members
+One notice becomes at most one message per public stream, in a fixed order. docs/messages.md defines the bodies. Later members
 (id, previous, sequence) travel beside them as properties and headers and never change a documented body. U+FFFD replaces bytes of a
 repository's text that are not Unicode.
 """
@@ -32,7 +32,7 @@ class Message:
 
     `id` is the same at every repeat; `previous` names the message before it of the same repository and type (None: the first).
     `sequence` is the event's, counted on over histories of the repository that an adopted one replaced; `seq` and `event_id` are
-    the event's in its own history. `offset` is the notice's place in the log and `index` the message's among those of its notice.
+    the event's in its own history. `offset` is the notice's place in the log, and `index` counts the notice's messages from 0.
     `created` is when the change happened, in seconds since the epoch. `replay` says who asked for a replay, and when. `connection`
     is where a push came from. It is None except for a destination that takes connections, and no form that is shown contains it.
     `signed` is the signed notice, if the aggregator signs.

@@ -44,7 +44,7 @@ HEADERS = (
     "x_debug_id",
 )
 
-# Attributes that every raw message has, and those that it may have; there are no others.
+# Attributes that every raw message has, and attributes that it may have; there are no others.
 REQUIRED = ("submission_timestamp", "uri", "protocol", "method")
 OPTIONAL = (ORIGIN, "args", "remote_addr", *HEADERS)
 
@@ -231,7 +231,7 @@ def to_record(raw: RawMessage, topic: str) -> NewRecord:
 def topic_of(place: str) -> str | None:
     """Return the topic that `log:NAME` names, None for another place.
 
-    Raises ValueError for a name that no topic may have, or that of a topic of replication.
+    Raises ValueError for a name that no topic may have, or that a topic of replication has.
     """
     scheme, _, name = place.partition(":")
     if scheme != "log":

@@ -34,14 +34,14 @@ class PartedDestination(Protocol):
     """A destination whose parts fail alone, as webhooks do."""
 
     def find_troubles(self) -> Sequence[ServiceTrouble]:
-        """Return what is wrong with which part; raise Unavailable."""
+        """Return the trouble of each part that fails; raise Unavailable."""
 
 
 class DestinationCondition:
     """The condition of a destination: whether it answers, and what waits for it.
 
-    `trouble` is the last failure of the whole destination, until it answers again, or else that of the delivery that has failed
-    longest: other deliveries may succeed meanwhile.
+    `trouble` is the last failure of the whole destination, until it answers again. Otherwise it is the failure of the delivery
+    that has failed longest, while others may succeed.
     """
 
     def __init__(self, name: str, log: Log, state: StateDatabase, clock: Clock, *, since: float | None = None) -> None:
@@ -56,29 +56,29 @@ class DestinationCondition:
         self._rival_since: float | None = None
         self._unread_since: float | None = None
 
-    def note_outage(self, error: Exception) -> float:
+    def record_outage(self, error: Exception) -> float:
         """Count the whole destination as unavailable; return the time when that began."""
         self._outage = self._describe_failure(error, self._outage)
         self._down.set(1)
         return self._outage.since
 
-    def note_failure(self, number: int, error: Exception) -> None:
+    def record_failure(self, number: int, error: Exception) -> None:
         """Count this delivery as failed until it is settled."""
         self._failed[number] = self._describe_failure(error, self._failed.get(number))
 
-    def note_settled(self, number: int) -> None:
+    def forget_failure(self, number: int) -> None:
         """Forget how this delivery failed."""
         if self._failed.pop(number, None) is not None:
-            self._note_recovery()
+            self._log_recovery()
 
-    def note_answer(self) -> None:
+    def record_answer(self) -> None:
         """Count the destination as available."""
         self._down.set(0)
         was_away, self._outage, self._began_at = self._outage is not None, None, None
         if was_away:
-            self._note_recovery()
+            self._log_recovery()
 
-    def _note_recovery(self) -> None:
+    def _log_recovery(self) -> None:
         if self.trouble is None:
             logger.info("delivering again")
 
@@ -116,7 +116,7 @@ class DestinationCondition:
             return
         self._reported_at = now
         for number in [number for number in self._failed if not window.holds(number)]:  # an operator skipped it
-            self.note_settled(number)
+            self.forget_failure(number)
         parts = [*self._describe_rival(rival), *self._find_parts(destination)]
         trouble = self.trouble
         oldest = window.oldest

@@ -113,7 +113,7 @@ class Courier:
             if stored is not None:  # Kafka forgets a position that is not stored for a week
                 self._store(stored, mark)
             condition = DestinationCondition(self.name, self.log, state, self.clock, since=self._failing_since)
-            self._failing_since = condition.note_outage(error)
+            self._failing_since = condition.record_outage(error)
             condition.report(Window(self.settings.patience), stored, mark)
 
     def _find_start(self, state: StateDatabase) -> tuple[int, str | None]:
@@ -128,8 +128,8 @@ class Courier:
     def _find_position(self, state: StateDatabase) -> tuple[int | None, str | None]:
         """Return the stored position and its mark, each None at the very first start.
 
-        Kafka forgets them after a week without the notifier, and if the topic is deleted. Then those that were last reported count,
-        and are stored again: some notices may repeat, and none is passed over.
+        Kafka forgets them after a week without the notifier, and if the topic is deleted. Then the last report counts, and its
+        position is stored again: some notices may repeat, and none is passed over.
         """
         stored = self.log.stored(group(self.name), NOTICES).get(0)
         if stored is not None:
@@ -207,12 +207,12 @@ class _DeliveryLoop:
         self.condition.report(*place, replays=replays, rival=reader.rival)
 
     def connect(self) -> None:
-        """Connect, and note it if the destination answers.
+        """Connect, and record it if the destination answers.
 
         Without a message to send, only this shows that the destination answers again.
         """
         if self.attempt(self.destination.start):
-            self.condition.note_answer()
+            self.condition.record_answer()
 
     def read(self) -> bool:
         """Read notices while the window has room; return whether there were any.
@@ -226,15 +226,15 @@ class _DeliveryLoop:
             return has_read
         try:
             for record in self.reader.records(0.0 if self.orders.replaying else wait):
-                self.take(record)
+                self.take_record(record)
                 has_read = True
             self.orders.read_replays()
-            self.reader.note_answer()
+            self.reader.record_answer()
         except Unavailable as error:
             self.reader.rest(error)
         return has_read
 
-    def take(self, record: Record) -> None:
+    def take_record(self, record: Record) -> None:
         """Put the messages of a record into the window, or reject the record."""
         try:
             found = [message for message in self.messages_of(record) if message.id not in self.reader.skipped]
@@ -245,7 +245,7 @@ class _DeliveryLoop:
             self.rejects.keep(wrong, record.value or b"", record.offset, record.key)
             logger.error("notice rejected", **_name_event(record), offset=record.offset, reason=str(wrong))
             found = []
-        self.window.take(record.offset, found)
+        self.window.take_record(record.offset, found)
 
     def messages_of(self, record: Record) -> list[Message]:
         """Return this destination's messages of a record.
@@ -296,7 +296,7 @@ class _DeliveryLoop:
         except Unavailable as error:
             delay = self.window.down(self.clock.monotonic(), self.courier.chance())
             FAILED.labels(self.name).inc()
-            self.condition.note_outage(error)
+            self.condition.record_outage(error)
             logger.warning("destination unavailable", reason=str(error), retry_in=round(delay, 2))
             return False
         return True
@@ -317,7 +317,7 @@ class _DeliveryLoop:
         fields = {**delivery.message.names, "attempt": delivery.attempt, "reason": str(error)}
         if isinstance(error, Unavailable):
             logger.warning("delivery failed", **fields)
-            self.condition.note_failure(outcome.number, error)
+            self.condition.record_failure(outcome.number, error)
             self.window.retry(outcome.number, now, chance)
         elif self.window.refuse(outcome.number, now, chance):
             logger.warning("delivery refused", **fields)
@@ -334,15 +334,15 @@ class _DeliveryLoop:
             return
         logger.error("delivery rejected", **delivery.message.names, attempt=delivery.attempt, reason=str(reason))
         self.window.settle(delivery.number)
-        self.condition.note_settled(delivery.number)
+        self.condition.forget_failure(delivery.number)
 
     def _count_confirmed(self, number: int, message: Message) -> None:
         self.delivered.inc()
         if message.replay is not None:
             REPLAYED.labels(self.name).inc()
-            self.orders.note_confirmed(number)
-        self.condition.note_settled(number)
-        self.condition.note_answer()
+            self.orders.count_confirmed(number)
+        self.condition.forget_failure(number)
+        self.condition.record_answer()
 
     def drain(self) -> None:
         """Begin nothing, wait at most `DRAIN` seconds for the rest, store the position."""

@@ -125,7 +125,7 @@ class Replay:
 def _describe_replay(replay: Replay) -> str:
     if replay.confirmed < replay.taken:
         what = f"sent {replay.confirmed} of {_count_messages(replay.taken)} again"
-        return f"{FAILED}{what}; vcsreplicator errors has those that were rejected or skipped"
+        return f"{FAILED}{what}; vcsreplicator errors shows what was rejected or skipped"
     if replay.taken:
         return f"sent {_count_messages(replay.taken)} again"
     argument = replay.request.members
@@ -178,11 +178,11 @@ class Orders:
         return [replay.progress for replay in self._replays]
 
     def read_replays(self) -> None:
-        """Read on in each replay; end those that are settled."""
+        """Read on in each replay; end it once it is settled."""
         for replay in list(self._replays):
             self._take_step(replay.request, partial(self._read_replay, replay))
 
-    def note_confirmed(self, number: int) -> None:
+    def count_confirmed(self, number: int) -> None:
         """Count a confirmed delivery for the replay to which it belongs, if any."""
         for replay in self._replays:
             replay.confirmed += number in replay.numbers
@@ -204,7 +204,7 @@ class Orders:
             logger.warning("request not carried out", request=request.id, kind=request.kind, reason=str(error))
 
     def _take_step(self, request: OperatorRequest, proceed: Callable[[], None]) -> None:
-        """Take a step of a request; answer one that can never work with its error.
+        """Take a step of a request; answer it with the error if it can never work.
 
         Raises errors that waiting or a change of the configuration can solve.
         """
@@ -269,7 +269,7 @@ class Orders:
     def _find_meant(self, request: OperatorRequest) -> list[int]:
         """Return the deliveries in the window of which a skip means one.
 
-        A skip without an id means the oldest that had failed when it was first looked at, and never another one.
+        A skip without an id means the oldest delivery that had failed when the courier first saw the request, and no other.
         """
         wanted = request.members.get("message")
         if wanted is not None:
@@ -283,7 +283,7 @@ class Orders:
     def _explain_nothing(self, request: OperatorRequest, *, is_held: bool) -> None:
         """Answer a skip that found nothing to skip.
 
-        After a start, one with an id waits until the window has what the log had then.
+        After a start, a skip with an id waits until the window has every notice that the log had then.
         """
         wanted = request.members.get("message")
         if wanted is None:

@@ -27,7 +27,7 @@ from ..destinations.state import StateDatabase
 from .courier import Courier
 from .settings import NotifierSettings
 
-# Seconds that readiness waits for destinations to have tried to connect; one that hangs does not hold up the others.
+# Seconds that readiness waits for the first attempt to connect of each destination.
 STARTED_WITHIN = 5.0
 
 logger = structlog.get_logger()
@@ -36,9 +36,9 @@ logger = structlog.get_logger()
 def run(settings: NotifierSettings, log: Log, *, stop: threading.Event, ready: Callable[[], None]) -> None:
     """Deliver until `stop` is set, then drain for some seconds.
 
-    Calls `ready` once every destination has connected or failed to; each one that hangs delays that by `STARTED_WITHIN` seconds
-    at most. If the state is unavailable (a full disk, a lock), the publisher waits and tries again. Raises BadConfig for what
-    only an operator can change, and Fenced if a newer instance took over.
+    Calls `ready` once every destination has connected or failed to; a destination that hangs delays this by `STARTED_WITHIN`
+    seconds at most. If the state is unavailable (a full disk, a lock), the publisher waits and tries again. Raises BadConfig for
+    what only an operator can change, and Fenced if a newer instance took over.
     """
     with contextlib.ExitStack() as held:
         for attempt in itertools.count(1):

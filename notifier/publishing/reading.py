@@ -74,10 +74,10 @@ def group(name: str) -> str:
 
 
 def describe_missing(name: str, settings: object, log: Log, state: str) -> str | None:
-    """Return what to do if the destination's database is missing that it had before.
+    """Return what to do if the destination had a database, and it is missing now.
 
-    A new one in its place would have no subscription, and the position would pass notices without a delivery. The destination had
-    one if the log has its position, or the notifier's `state` the one that was last reported. Raises BadConfig or Unavailable.
+    A new database in its place would have no subscription, and the position would pass notices without a delivery. The destination
+    had a database if the log has its position, or the notifier's `state` a report of it. Raises BadConfig or Unavailable.
     """
     if not isinstance(settings, KeepingSettings) or is_there(settings.kept_in):
         return None
@@ -173,7 +173,7 @@ class NoticeReader:
         while self._taken and self._taken[0].offset < position:
             self._settled = self._taken.popleft()
         mark = None if self._settled is None else to_json(replace(self._settled, by=self._instance)).decode("ascii")
-        self._note_reached(position, mark)
+        self._record_reached(position, mark)
         try:
             self._look_for_rival(now)
             metadata = {} if mark is None else {0: mark}
@@ -200,7 +200,7 @@ class NoticeReader:
         return self._rival if self._clock.monotonic() - self._rival_at < RIVAL_FOR else None
 
     def _look_for_rival(self, now: float) -> None:
-        """Note it if another notifier has stored the position since this one did.
+        """Look whether another notifier has stored the position since this one did.
 
         Two notifiers with a state of their own deliver all messages twice, and nothing else shows it.
         """
@@ -233,7 +233,7 @@ class NoticeReader:
         self._rests_until = self._clock.monotonic() + delay
         logger.warning("log unavailable", reason=str(error), retry_in=round(delay, 2))
 
-    def note_answer(self) -> None:
+    def record_answer(self) -> None:
         self._failures = 0
 
     def wake(self) -> None:
@@ -260,7 +260,7 @@ class NoticeReader:
             return stored, mark
         reached = self._keeper.read_reached()
         if reached is None:
-            self._keeper.note_reached(stored, mark)
+            self._keeper.record_reached(stored, mark)
         if reached is None or reached[0] >= stored:
             return stored, mark
         kept = self._keeper.describe_kept()
@@ -273,7 +273,7 @@ class NoticeReader:
         )
         return reached
 
-    def _note_reached(self, position: int, mark: str | None) -> None:
+    def _record_reached(self, position: int, mark: str | None) -> None:
         """Record the position in the destination's database, if it has one.
 
         If this fails, the next start begins too early, which repeats and never skips.
@@ -281,7 +281,7 @@ class NoticeReader:
         if self._keeper is None:
             return
         try:
-            self._keeper.note_reached(position, mark)
+            self._keeper.record_reached(position, mark)
         except Unavailable as error:
             logger.warning("reached position not recorded", reason=str(error))
 
@@ -327,7 +327,7 @@ class NoticeReader:
         reason = f"notices {self._read_to} to {beginning - 1} {UNREAD} {self._name}"
         self._rejects.keep(reason, b"", self._read_to, None)
         logger.error("notices lost", reason=reason)
-        self._window.take(beginning - 1, [])
+        self._window.take_record(beginning - 1, [])
 
     def _go_back(self, beginning: int, end: int) -> None:
         """Send all notices again after the log lost its newest records.
@@ -341,7 +341,7 @@ class NoticeReader:
         )
         self._rejects.keep(reason, b"", self._read_to, None, is_counted=False)
         logger.error("log lost records", reason=reason)
-        self._note_reached(beginning, None)
+        self._record_reached(beginning, None)
         self._log.acknowledge(group(self._name), NOTICES, {0: beginning})
         self._window.go_back(beginning)
         self._taken.clear()

@@ -30,7 +30,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,60}\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotifierSettings:
-    """`destinations` by name, what is `public`, and the path of the `state` database."""
+    """`destinations` by name, `public`, and the path of the `state` database."""
 
     public: PublicSettings
     destinations: Mapping[str, DestinationSettings]

@@ -248,9 +248,9 @@ class ConfirmedChannel:
             logger.error(_NACKED, broker=self._target_name, messages=len(due))
 
     def _on_returned(self, error: Any, exchange: str, key: str, message: Any) -> None:
-        """Note a returned message; its confirmation comes after this."""
+        """Record a returned message; its confirmation comes after this."""
         UNROUTABLE.labels(self.name).inc()
-        self._confirms.note_returned(message.properties.get("message_id", ""))
+        self._confirms.mark_returned(message.properties.get("message_id", ""))
 
     def _on_blocked(self, reason: str) -> None:
         self.is_blocked = True

@@ -26,12 +26,12 @@ class Confirms:
     _nacked: dict[int, float] = field(default_factory=dict)
 
     def send(self, number: int, message_id: str, now: float) -> None:
-        """Note that the delivery `number` is sent with the next tag."""
+        """Record that the delivery `number` is sent with the next tag."""
         self._tag += 1
         self._unconfirmed[self._tag] = _Sent(number=number, message_id=message_id, since=now)
 
-    def note_returned(self, message_id: str) -> None:
-        """Note a returned message; its confirmation comes after this."""
+    def mark_returned(self, message_id: str) -> None:
+        """Record a returned message; its confirmation comes after this."""
         self._returned.add(message_id)
 
     def confirm(self, tag: int, *, multiple: bool) -> list[tuple[int, bool]]:

@@ -301,19 +301,19 @@ def _replace_undecodable(name: bytes) -> bytes:
 
 def _take_in_frames(connection: Any, callback: Callable[..., None]) -> Callable[[tuple[int, int, bytes]], bool]:
     """Return py-amqp's function for each frame, for any properties of senders."""
-    take: Callable[[tuple[int, int, bytes]], bool] = frame_handler(connection, callback)
+    handle: Callable[[tuple[int, int, bytes]], bool] = frame_handler(connection, callback)
 
     def take_in(frame: tuple[int, int, bytes]) -> bool:
         kind, channel, content = frame
         if kind == _METHOD and content.startswith(_DELIVER):
             content = _with_readable_names(content)
         try:
-            return take((kind, channel, content))
+            return handle((kind, channel, content))
         except Exception as error:
             if kind != _HEADER:
                 raise
             logger.warning("properties of a message cannot be read; it has none here", reason=describe_error(error))
-        return take((kind, channel, content[:_BEFORE_PROPERTIES] + _NO_PROPERTIES))
+        return handle((kind, channel, content[:_BEFORE_PROPERTIES] + _NO_PROPERTIES))
 
     return take_in
 

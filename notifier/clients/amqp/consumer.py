@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The receiver's side of one queue.
 
-The broker keeps every message until it is acknowledged. The consumer has a connection of its own: when a broker blocks a
-publisher, it reads nothing more from the publisher's connection, not even an acknowledgement.
+The broker keeps every message until the consumer acknowledges it. The consumer has a connection of its own, because a broker that
+blocks a publisher reads nothing more from the publisher's connection, not even an acknowledgement.
 """
 
 import contextlib
@@ -37,8 +37,8 @@ class QueueConsumer:
         """Connect to the broker, declare, and consume; errors name `place`.
 
         `known` is kombu's description of the broker. At most `prefetch` messages are unacknowledged at once. A message of more than
-        `largest` bytes breaks the connection, or with `drops_larger` comes without its body. Raises BrokerRefusal, which waiting
-        may not solve.
+        `largest` bytes breaks the connection, or with `drops_larger` comes without its body. Raises BrokerRefusal if the broker
+        refuses, which waiting may not solve.
         """
         self._place, self._arrived = place, list[Any]()
         self._kept_alive_at = time.monotonic()
@@ -58,10 +58,10 @@ class QueueConsumer:
             raise
 
     def receive(self, timeout: float, limit: int | None = None) -> list[Any]:
-        """Return the messages that came, at most `limit`.
+        """Return the messages that came, at most `limit`, and keep the connection alive.
 
-        `dropped` of a message counts the bytes of its body, if that was dropped. Returns [] if none came within `timeout` seconds.
-        Keeps the connection alive.
+        Returns [] if none came within `timeout` seconds. If the body of a message was dropped, `dropped` has the number of its
+        bytes.
         """
         with translated(self._place):
             if limit is None or len(self._arrived) < limit:
@@ -74,8 +74,8 @@ class QueueConsumer:
     def keep_alive(self) -> None:
         """Send the broker a heartbeat, and look for the broker's.
 
-        Does so at most once a second. A caller that is busy for longer calls it meanwhile: brokers close a connection that is
-        silent. What arrives is kept for `receive`.
+        Does so at most once a second. A caller that is busy for longer must call this meanwhile, because brokers close silent
+        connections. Arriving messages wait for `receive`.
         """
         now = time.monotonic()
         if now - self._kept_alive_at < _BEAT_EVERY:
@@ -96,7 +96,7 @@ class QueueConsumer:
             self._channel.basic_reject(tag, requeue=True)
 
     def declare(self, declare: Callable[[Any], None]) -> None:
-        """Declare again on the running connection; what arrives waits for `receive`."""
+        """Declare again while consuming; arriving messages wait for `receive`."""
         with translated(self._place), limiting_waits(self._connection):
             declare(self._channel)
 
@@ -118,7 +118,7 @@ class QueueConsumer:
 def body_of(message: Any) -> bytes:
     """Return the body of a received message as bytes.
 
-    py-amqp has an empty one, and Celery's connection every one that was declared as text, as a string.
+    py-amqp has an empty body as a string, and Celery's connection also each body that its sender declared as text.
     """
     body = message.body
     return body.encode("utf-8", "surrogatepass") if isinstance(body, str) else bytes(body)

@@ -58,7 +58,7 @@ class RunningAnswers:
         self._is_cut = False
 
     def add(self, watch: _DeadlineTimer) -> None:
-        """Note an answer that is waited for."""
+        """Keep an answer that is waited for."""
         with self._lock:
             self._watches.add(watch)
             is_cut = self._is_cut
@@ -70,7 +70,7 @@ class RunningAnswers:
             self._watches.discard(watch)
 
     def cut(self) -> None:
-        """Cut these answers, and those that would follow."""
+        """Cut these answers, and all later ones."""
         with self._lock:
             watches, self._is_cut = list(self._watches), True
         for watch in watches:
@@ -78,10 +78,10 @@ class RunningAnswers:
 
 
 class FinalAnswer(http.client.HTTPResponse):
-    """The final answer to a request: interim ones before it do not count.
+    """The final answer to a request: interim answers before it do not count.
 
-    Python skips those of status 100 alone. After any other it would take the final answer for that of the next request. It reads
-    any number of them; here too many are an HTTPException.
+    Python skips interim answers with status 100 alone, and any number of them. After another interim answer it would take the
+    final answer for the answer to the next request. More than `INTERIM_ANSWERS` raise HTTPException here.
     """
 
     _begun = 0

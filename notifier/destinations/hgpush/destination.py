@@ -35,9 +35,9 @@ _TYPES = (Stream.CHANGEGROUP.value,)
 class HgPushSettings(QueueSettings):
     """The table of a destination of type `hg-push`.
 
-    `source` says whose numbers the repository ids are: two senders to one queue need two. `mirror_url` is the scheme and host to
-    ask for changesets, in place of those of the public URLs; `mirror_ca_file` has the authorities for it. `state` is not a key:
-    it is the notifier's, which keeps the numbers.
+    `source` says whose numbers the repository ids are: two senders to one queue need two. To ask for changesets,
+    `mirror_url` replaces scheme and host of the public URLs; `mirror_ca_file` holds the certificate authorities for it. `state`
+    is not a key of the table: it is the notifier's, which keeps the numbers.
     """
 
     state: str

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The lookup of a push's changesets, which a notice does not name.
 
-The lookup asks a mirror. Every mirror that gates the repository answers `push_json_url` when the notice is sent; one that is behind
-is waited for. If the changesets are no longer available (the repository is gone, or the push was stripped), the lookup gives the
-heads instead, so that a late lookup loses no push. It logs each such push.
+The lookup asks a mirror. Every mirror that gates the repository answers `push_json_url` when the notice is sent. The lookup waits
+for a mirror that is behind. If the changesets are no longer available (the repository is gone, or the push was stripped), the
+lookup gives the heads instead, so that a late lookup loses no push. It logs each such push.
 
 Rules of this file: only the mirror's answers and this process's own clock end a wait. The age of a push ends none, because old
 pushes are looked up too: by a replay, by a new destination, after an outage.
@@ -39,7 +39,7 @@ BEHIND = 3600.0
 # The same for a mirror that states that it lacks the event.
 STATED_BEHIND = DAY
 
-# Repositories whose waits are remembered; the wait of another one begins again.
+# Repositories whose waits are remembered, the newest; a forgotten wait begins again.
 WAITS_KEPT = 10_000
 
 # The header in which a mirror states the newest event that it shows.
@@ -114,7 +114,7 @@ class ChangesetLookup:
         """Return a push as the mirror lists it.
 
         Raises _NotListed if the mirror no longer knows the push, or its answer is longer than a message of this queue may be;
-        Unavailable also for an answer that is not a pushlog's, and MalformedEvent for one that makes no sense.
+        Unavailable also if no pushlog gave the answer, and MalformedEvent if a pushlog's answer makes no sense.
         """
         try:
             answer = self._http.request("GET", url, preload_content=False)
@@ -159,8 +159,9 @@ class _WaitingTimes:
     def await_mirror(self, delivery: Delivery, missing: str, patience: float = BEHIND) -> NoReturn:
         """Raise Unavailable, or _NotListed after `patience` seconds.
 
-        They begin when the repository begins to wait, so that the pushes of one that is gone wait together, and not before the
-        push. A repository that has a successor at its URL is gone: mirrors serve the successor, whose messages wait for this one.
+        The seconds count from the beginning of the repository's wait, so that all pushes of a repository that is gone wait
+        together, and never from before the push. A repository with a successor at its URL is gone: mirrors serve the successor,
+        whose messages wait for this one.
         """
         if delivery.has_successor:
             raise _NotListed(f"{missing}, and another repository has the URL now")
@@ -174,7 +175,7 @@ class _WaitingTimes:
         raise _NotListed(f"{missing}, for {patience / 3600:.0f} h")
 
     def end(self, message: Message) -> None:
-        """Note that the mirror has what its repository waited for."""
+        """Record that the mirror has what its repository waited for."""
         with self._lock:
             self._since.pop((message.repository, message.replay), None)
 
@@ -184,7 +185,7 @@ class _NotListed(Exception):
 
 
 def _is_another(push: QueuedPush, entry: Json, heads: Collection[str]) -> bool:
-    """Return whether a push is not the entry's, but of another repository at its URL.
+    """Return whether a push belongs to another repository at the entry's URL.
 
     Numbers begin at 1 in each repository. Heads may be stripped, so a push of the same time is the entry's without any of them.
     """
@@ -192,10 +193,10 @@ def _is_another(push: QueuedPush, entry: Json, heads: Collection[str]) -> bool:
 
 
 def _list_all(push: QueuedPush, heads: Collection[str]) -> tuple[str, ...]:
-    """Return the changesets of a push, also those that became obsolete.
+    """Return the changesets of a push, obsolete ones included, the heads last.
 
-    The heads are last. An answer names obsolete ones apart, each list in the order of the changelog. They are hidden, so no other
-    changeset descends from them, and each comes after its parents.
+    An answer names obsolete changesets apart, each list in the order of the changelog. They are hidden, so no other changeset
+    descends from them, and each comes after its parents.
     """
     if not push.obsolete:
         return push.changesets

@@ -3,10 +3,10 @@
 
 It has its own queue and a prefetch limit, and acknowledges a message after handing it on. Meanwhile it sends heartbeats, because
 the broker would take a silent subscriber for dead and deliver the message again. A message whose command fails goes back to the
-queue and is retried after a pause, so delivery is at least once. The queue is limited in length: if a
-subscriber is away for long, it loses the oldest messages, and the broker is safe. A message is limited in size: one that is
-larger stays in the queue, and ends the subscriber. The subscriber binds its queue again regularly: an exchange that was deleted and
-made anew has no bindings.
+queue and is retried after a pause, so delivery is at least once. The length of the queue is limited: a subscriber that is away for
+long loses the oldest messages, and the broker is safe. The size of a message is limited: a larger message stays in the queue, and
+ends the subscriber. The subscriber binds its queue again regularly, because an exchange that was deleted and made anew has no
+bindings.
 """
 
 import contextlib
@@ -190,7 +190,7 @@ class _Listening:
                     return
                 consumer.keep_alive()
         finally:
-            handing_on.cancel()  # if it waits for the one of a connection that broke, and this one broke, too
+            handing_on.cancel()  # it may still wait for a message of a connection that broke before
         if handing_on.result():
             consumer.acknowledge(arrived.delivery_tag)
             self.done += 1

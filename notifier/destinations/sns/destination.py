@@ -79,7 +79,7 @@ class SnsSettings:
         if not self.region:
             raise ValueError('region: expected a name, got ""')
         if self.sns_endpoint_url is None and self.region != arn["region"]:
-            raise ValueError(f"region: expected that of topic-arn, {arn['region']}, got {quote_value(self.region)}")
+            raise ValueError(f"region: expected {arn['region']}, as in topic-arn, got {quote_value(self.region)}")
         for name in ("sns_endpoint_url", "s3_endpoint_url"):
             url = getattr(self, name)
             if url is not None and not (url.startswith("http") and split_url(url, "http", "https")):
@@ -149,6 +149,6 @@ def _translate_error(error: Exception) -> ReplicationError:
         return Wrong(text) if code in WRONG and "TopicArn" not in reason else Unavailable(text)
     if isinstance(error, BotoCoreError | OSError):  # OSError: a file of certificates, credentials
         return Unavailable(f"sns: {error}")
-    if isinstance(error, ResponseParserError | KeyError):  # KeyError: well-formed, and still none of theirs
+    if isinstance(error, ResponseParserError | KeyError):  # KeyError: well-formed, but not an answer of AWS
         return Unavailable(f"sns: an answer that is not understood: {error}")
     return judged(error)

@@ -22,7 +22,7 @@ _NOT_PUBLIC = [
 
 
 class Forbidden(Exception):
-    """The address is one that no webhook may reach."""
+    """No webhook may reach this address."""
 
 
 def allowed(address: IpAddress, networks: Sequence[IpNetwork]) -> bool:

@@ -112,12 +112,12 @@ class Deliveries:
         rows = self._db.rows(sql.REACHED)
         return (int(rows[0][0]), rows[0][1]) if rows else None
 
-    def note_reached(self, position: int, mark: str | None) -> None:
+    def record_reached(self, position: int, mark: str | None) -> None:
         """Record that all rows of notices before the position are here.
 
         A power cut may leave the record before.
         """
-        self._db.run_unsynced(sql.NOTE_REACHED, (position, mark))
+        self._db.run_unsynced(sql.RECORD_REACHED, (position, mark))
 
     def queued(self) -> list[WaitingDelivery]:
         """Return what waits, in the order of its arrival, but nothing that is paused."""
@@ -186,9 +186,9 @@ class Deliveries:
         self._db.run(sql.BOUND, (latest, latest))
 
     def redeliver(self, numbers: Sequence[int], *, who: str, now: float) -> list[int]:
-        """Queue these deliveries again as new; return those that were queued.
+        """Queue these deliveries again as new; return what was queued.
 
-        Those whose subscription is removed are not queued.
+        Leaves out deliveries whose subscription is removed.
         """
         done = []
         with self._db.writing():
@@ -223,7 +223,7 @@ class Deliveries:
         return float(rows[0][0]) if rows else None
 
     def count_states(self, messages: Iterable[str]) -> Counter[str]:
-        """Count the kept deliveries of these messages by state, without those of replays."""
+        """Count the kept deliveries of these messages by state; replays do not count."""
         found = Counter[str]()
         for message in messages:
             found.update(dict(self._db.rows(sql.STATES_OF, (message,))))

@@ -53,7 +53,7 @@ class Webhooks:
             self._deliveries.close()
             raise
         self._batch: list[Delivery] = []
-        self._noted_filters: set[tuple[int, str | None]] = set()
+        self._recorded_filters: set[tuple[int, str | None]] = set()
         self._seen_change = -1
         self._subscriptions: list[StoredSubscription] = []
         self._dispatcher.start()
@@ -73,8 +73,8 @@ class Webhooks:
     def read_reached(self) -> tuple[int, str | None] | None:
         return self._deliveries.read_reached()
 
-    def note_reached(self, position: int, mark: str | None) -> None:
-        self._deliveries.note_reached(position, mark)
+    def record_reached(self, position: int, mark: str | None) -> None:
+        self._deliveries.record_reached(position, mark)
 
     def describe_kept(self) -> str:
         kept = self._deliveries.subscriptions.all()
@@ -116,7 +116,7 @@ class Webhooks:
         try:
             current = self._read_subscriptions()
             wanted = [(delivery.message, self._find_wanting(delivery.message, current)) for delivery in batch]
-            self._dispatcher.take(self._deliveries.enqueue(wanted, self.clock.now()))
+            self._dispatcher.take_rows(self._deliveries.enqueue(wanted, self.clock.now()))
         except Exception as error:
             if len(batch) > 1 and not isinstance(error, ReplicationError):
                 return [outcome for delivery in batch for outcome in self._accept([delivery])]
@@ -126,7 +126,7 @@ class Webhooks:
     def _find_wanting(self, message: Message, subscriptions: Sequence[StoredSubscription]) -> list[StoredSubscription]:
         """Return the subscriptions that want the message.
 
-        A filter that fails is counted, and noted once in the history.
+        A filter that fails is counted, and recorded once in the history.
         """
         found = []
         for each in subscriptions:
@@ -136,10 +136,10 @@ class Webhooks:
             except FilterFailed as error:
                 FILTER_FAILED.labels(self.name, each.name).inc()
                 logger.warning("filter failed", subscription=each.name, **message.names, reason=str(error))
-                if (each.id, each.subscription.filter) not in self._noted_filters:
+                if (each.id, each.subscription.filter) not in self._recorded_filters:
                     what = f"filter failed on {message.id}, which is not sent: {error}"
-                    self._deliveries.subscriptions.note(each.name, what, now=self.clock.now())
-                    self._noted_filters.add((each.id, each.subscription.filter))
+                    self._deliveries.subscriptions.add_history(each.name, what, now=self.clock.now())
+                    self._recorded_filters.add((each.id, each.subscription.filter))
         return found
 
     def _read_subscriptions(self) -> list[StoredSubscription]:

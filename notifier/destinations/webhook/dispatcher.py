@@ -90,7 +90,7 @@ class Dispatcher(threading.Thread):
         # Why nothing is delivered, and since when; None while it is. Any thread may read it.
         self.failure: tuple[str, float] | None = None
 
-    def take(self, items: list[WaitingDelivery]) -> None:
+    def take_rows(self, items: list[WaitingDelivery]) -> None:
         """Take new rows; any thread may call it."""
         if items:
             self._inbox.put(items)
@@ -172,7 +172,7 @@ class Dispatcher(threading.Thread):
         QUEUED.labels(self.destination).set(self._queues.waiting + self._paused)
 
     def _load_queues(self, deliveries: Deliveries) -> None:
-        """Read subscriptions and rows; those of paused subscriptions stay on disk alone."""
+        """Read subscriptions and rows; rows of paused subscriptions stay on disk."""
         # Before the subscriptions: what comes after a pause must not meet a subscription from before it. And the count first:
         # all rows up to its newest are among these.
         self._paused, newest_paused = deliveries.count_paused()
@@ -243,7 +243,7 @@ class Dispatcher(threading.Thread):
     def _add_new(self, items: list[WaitingDelivery]) -> None:
         """Add the rows that the last load has not read already.
 
-        Those of a paused subscription stay on disk: its resumption loads them.
+        Rows of a paused subscription stay on disk: its resumption loads them.
         """
         if any(item.subscription not in self._subscriptions for item in items):
             self._change = -1  # of a subscription newer than our last look: load all
@@ -285,7 +285,7 @@ class Dispatcher(threading.Thread):
                 self._finish_attempt(item)
         for item, answer in ended:
             ATTEMPTS.labels(self.destination, self._subscription_name(item), answer.verdict.value).inc()
-            self._note_health(deliveries, item, answer, now)
+            self._update_health(deliveries, item, answer, now)
 
     def _find_next(self, item: WaitingDelivery, answer: AttemptResult, now: float) -> AttemptEnd:
         """Return what becomes of a delivery after an attempt.
@@ -308,8 +308,8 @@ class Dispatcher(threading.Thread):
             begun=item, state=state, attempt=attempt, mature_at=mature_at, status=answer.status, error=answer.error
         )
 
-    def _note_health(self, deliveries: Deliveries, item: WaitingDelivery, answer: AttemptResult, now: float) -> None:
-        """Note whether an endpoint fails; pause one that is gone or fails for long.
+    def _update_health(self, deliveries: Deliveries, item: WaitingDelivery, answer: AttemptResult, now: float) -> None:
+        """Record whether an endpoint fails; pause it if it is gone or fails for long.
 
         A failing endpoint gets one first attempt and one repeat at a time. The time for which it fails begins anew if no delivery
         was queued for long, since one attempt says nothing about that while.

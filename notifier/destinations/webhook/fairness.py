@@ -4,9 +4,9 @@
 Each subscription has one queue of first attempts and one of repeats, first in first out by maturity, fair between subscriptions.
 
 - First attempts and repeats have workers of their own, so retries never delay new deliveries.
-- Subscriptions take turns, each with a limit: a flood for one starves no other. One whose endpoint fails has a limit
-  of one. The limit is that of each queue. No subscription has more workers than it leaves free: several slow endpoints leave
-  some for others, even with large limits.
+- Subscriptions take turns, each with a limit for each of its queues, so a flood for one starves no other. While an endpoint
+  fails, its limit is 1. No subscription has more workers than it leaves free, so several slow endpoints leave some for others,
+  even with large limits.
 - In strict order a delivery waits for those before it of the same repository and of the same URL; with `speed` nothing waits.
 """
 
@@ -117,7 +117,7 @@ class Queues:
     def again(self, item: WaitingDelivery, later: WaitingDelivery) -> None:
         """Put a failed delivery into its next queue, as `later`.
 
-        That of a paused subscription is forgotten: the resumption reads it from the table.
+        Forgets it if its subscription is paused: the resumption reads it from the table.
         """
         self._count_busy(item, -1)
         member = self.members.get(item.subscription)
@@ -154,9 +154,9 @@ class Queues:
                 self._queue_delivery(each)
 
     def hasten(self, subscription: int, now: float) -> None:
-        """Make the repeats of a subscription due whose endpoint answers again.
+        """Make the repeats of a subscription due, since its endpoint answers again.
 
-        They keep their order. None that failed a moment ago, or was told when to come again, begins sooner than `early_at`.
+        They keep their order. None begins before its `early_at`: it failed a moment ago, or its endpoint asked for a wait.
         """
         items = self._waiting[AttemptLane.REPEAT].get(subscription, [])
         for place, item in enumerate(items):

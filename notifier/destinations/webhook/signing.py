@@ -28,7 +28,7 @@ def read_keys(secrets: Sequence[Secret], where: str = "secrets") -> list[bytes]:
 def find_wrong(secrets: Sequence[Secret], where: str) -> None:
     """Raise WrongKey for the first secret that is no key.
 
-    Passes those that cannot be read: whether a file can be read may change, and differs between users.
+    Ignores a secret that cannot be read: whether a file can be read may change, and differs between users.
     """
     for number, secret in enumerate(secrets):
         try:

@@ -80,7 +80,7 @@ LAST_PAUSE = "SELECT time FROM history WHERE subscription = ? AND what LIKE 'pau
 LAST_HISTORY = "SELECT COALESCE(MAX(id), 0) FROM history"
 
 REACHED = "SELECT position, mark FROM reached"
-NOTE_REACHED = "INSERT OR REPLACE INTO reached (one, position, mark) VALUES (1, ?, ?)"
+RECORD_REACHED = "INSERT OR REPLACE INTO reached (one, position, mark) VALUES (1, ?, ?)"
 
 ADD_MESSAGE = """INSERT INTO messages (id, replay, repository, repo_url, type, sequence, previous, body)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id, replay) DO NOTHING"""

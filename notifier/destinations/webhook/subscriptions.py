@@ -60,9 +60,9 @@ class SubscriptionTable:
         return True
 
     def follow_file(self, wanted: Mapping[str, Subscription], *, now: float) -> None:
-        """Make the subscriptions of origin `file` those of the configuration.
+        """Bring the subscriptions of origin `file` in line with the configuration.
 
-        Raises BadConfig if a command added one of the same name.
+        Raises BadConfig if a command added a subscription of the same name.
         """
         known = {each.name: each for each in self.all()}
         for name, each in known.items():
@@ -103,7 +103,7 @@ class SubscriptionTable:
         """Record since when an endpoint fails; None: it does not."""
         self._db.run(sql.FAILING, (since, subscription))
 
-    def note(self, name: str, what: str, *, now: float) -> None:
+    def add_history(self, name: str, what: str, *, now: float) -> None:
         """Add a line of the notifier to the history of a subscription."""
         self._db.run(sql.HISTORY, (now, name, what, "vcsreplicator"))
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The loop of the decoder.
 
-It decodes a batch, delivers it, and only then acknowledges it. A batch ends at a number of messages, of bytes and of seconds:
-no client can make one that the log, or the broker of the input, does not wait for. The loop keeps this order: outputs that are
-queues or files, the queue of what no record holds whole, then the records of the log (decoded messages and rejects) together
-with the position, then the ids. After a kill at any moment it decodes again what was not acknowledged: messages in queues and
-files of at most one batch come twice, those in the log once if the input is a topic. A stop ends after the batch that is under
-way.
+It decodes a batch, delivers it, and only then acknowledges it. A batch ends at a number of messages, of bytes and of seconds, so
+no client can cause a batch that takes longer than the log or the input's broker waits. The loop writes in this order: outputs that
+are queues or files; the queue for messages that no record holds whole; the records of the log (decoded messages and rejects)
+together with the position; the ids. After a kill at any moment it decodes all messages again that were not acknowledged. At most
+one batch then comes twice in queues and files; in the log each message comes once if the input is a topic. A stop takes effect
+after the running batch.
 """
 
 import threading
@@ -120,7 +120,7 @@ class DecodeLoop:
         """Write records and acknowledge; in halves if the log refuses a record.
 
         A message whose own record the log refuses becomes a reject with the whole payload, or with none if the log refuses that
-        too. `known` has the identities delivered before, and after the call those of this part.
+        too. `known` has the identities delivered before; the call adds the identities of this part.
         """
         try:
             self._commit_together(part, known)
@@ -166,8 +166,8 @@ class DecodeLoop:
         cut = [arrival for arrival, reject in fitting if reject.is_cut]
         if cut:
             self.source.keep_whole(cut)
-        note, now = f"the queue {self.source.kept_in} has it whole", self.clock.now()
+        remark, now = f"the queue {self.source.kept_in} has it whole", self.clock.now()
         return [
-            error_record(reject.with_note(note) if reject.is_cut and self.source.kept_in else reject, arrival, now)
+            error_record(reject.with_remark(remark) if reject.is_cut and self.source.kept_in else reject, arrival, now)
             for arrival, reject in fitting
         ]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The reason why a message is rejected, in words that quote nothing of it.
 
-Texts of exceptions are never used, except those of DecodingError: libraries quote their input in theirs. A stack trace consists
-of files, lines and code.
+Only the text of a DecodingError is used: libraries quote their input in the texts of exceptions. A stack trace consists of files,
+lines and code.
 """
 
 import enum
@@ -73,13 +73,13 @@ class DecodeReject:
         return len(self.raw.payload) * 4 // 3 + sum(map(len, texts))
 
     def without_payload(self) -> "DecodeReject":
-        """Return the reject with nothing of the payload, and a note of that."""
+        """Return the reject with nothing of the payload, and a remark about that."""
         cut = DecodeReject(raw=RawMessage(b"", self.raw.attributes), errors=self.errors, is_cut=True)
-        return cut.with_note(f"payload of {len(self.raw.payload)} bytes not kept")
+        return cut.with_remark(f"payload of {len(self.raw.payload)} bytes not kept")
 
-    def with_note(self, note: str) -> "DecodeReject":
+    def with_remark(self, remark: str) -> "DecodeReject":
         """Return the reject with more words in its message."""
-        return replace(self, errors={**self.errors, "error_message": f"{self.errors['error_message']}; {note}"})
+        return replace(self, errors={**self.errors, "error_message": f"{self.errors['error_message']}; {remark}"})
 
     def as_raw(self) -> RawMessage:
         """Return the message with all its attributes, which can be decoded again."""

@@ -101,7 +101,7 @@ class SqliteIds:
         self._database.close()
 
     def _fill_next(self) -> None:
-        """Go on to the slice of the present time, and empty those that expired."""
+        """Go on to the slice of the present time, and empty expired slices."""
         [(filling, since)] = self._database.rows(_FILLING)
         if self._clock.now() < since:  # the clock was ahead
             since = self._clock.now()

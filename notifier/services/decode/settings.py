@@ -69,7 +69,7 @@ def read_place(text: str) -> MessagePlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeSettings:
-    """What is decoded, how, and where it goes; docs/decode.md explains each key."""
+    """Input, steps and outputs of the decoder; docs/decode.md explains each key."""
 
     input: str = DEFAULT_PLACE
     output: str = "log:decoded"

@@ -153,7 +153,7 @@ class DiskQueue:
         """
         path = self._folder / _ASIDE
         with open(path, "a+b", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            # A line that a kill or a full disk tore must not spoil this one.
+            # A line that a kill or a full disk tore must not spoil the new line.
             file.write(b"\n" * _is_torn(file) + _line_of(value))
             file.flush()
             os.fsync(file.fileno())

@@ -57,7 +57,7 @@ class EdgeIntake:
         self._log, self._topic, self._disk, self._log_timeout = log, topic, disk, log_timeout
         self._arrived: queue.SimpleQueue[_WaitingMessage | None] = queue.SimpleQueue()
         self._has_topic = False
-        # Of the values that the log has or refuses, those that must be set aside; None if none were sent.
+        # The values of the sent messages that the log refused and that must be set aside; None before the messages are sent.
         self._refused: list[bytes] | None = None
         self._stop = threading.Event()
         self._wake_drain = threading.Event()
@@ -196,7 +196,7 @@ class EdgeIntake:
     def _forward(self) -> None:
         """Send the oldest messages of the queue to the log, then drop them.
 
-        If one that the log refuses cannot be set aside, the next call goes on with it, and sends none again.
+        If a message that the log refuses cannot be set aside, the next call goes on with that message, and sends nothing again.
         """
         if self._refused is None:
             values = self._disk.read()

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The HTTP server of the edge: uvicorn with limits for clients.
 
-The limits say what a client may send, how slowly, and over how many connections.
+The limits bound what a client sends, how slowly it sends, and how many connections there are. A connection is in one phase at a
+time, and its time in each phase is bounded. Above the limit of connections, the server closes the connection that has waited longest
+for its client. A request whose client is gone counts as a connection until it is answered.
 
-Rules of this file: a connection is in one phase at a time, and its time in each phase is bounded. When there are more
-connections than allowed, the one that waits longest for its client is closed; a request whose client is gone counts as one.
-What uvicorn and asyncio report of single connections is not logged, because it may contain addresses.
+The server logs no report of uvicorn or asyncio about a single connection, because the report may contain addresses.
 """
 
 import asyncio

@@ -73,7 +73,7 @@ def _try_as_client(
 
 
 def _list_exchanges(management: Management, vhost: str, client: str | None) -> dict[str, Mapping[str, Any]]:
-    """Return the exchanges of clients by name, or those of the one that is given."""
+    """Return the exchanges of all clients, or of the given client, by name."""
     rows = management.rows("exchanges", vhost, columns="name,type,durable,user_who_performed_action")
     return {
         name: each

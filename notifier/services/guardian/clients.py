@@ -2,8 +2,8 @@
 """Clients: users of the broker with a token, an owner, and limited rights.
 
 A client has rights to its own names only. The owner's address is a global parameter of the broker
-(docs/decisions/owners-in-the-broker.md). Each change is made in an order in which a kill leaves a client that can do less, never
-one that can do more; the same command fixes it.
+(docs/decisions/owners-in-the-broker.md). A kill amid a change leaves a client with fewer rights, never with more; the same command
+completes the change.
 """
 
 import re
@@ -27,7 +27,7 @@ _OWNER = "vcsreplicator-guardian-owner."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientUser:
-    """A client; `is_confined` if its rights are those of the specification."""
+    """A client; `is_confined` if it has exactly the rights of the specification."""
 
     name: str
     owner: str

@@ -80,7 +80,7 @@ def take_sample(
     if not exchanges or seconds <= 0:
         return sample
 
-    def take(message: Any) -> None:
+    def take_message(message: Any) -> None:
         if sample.count < MOST_MESSAGES:
             where = message.delivery_info
             sample.add(bytes(message.body), dict(message.properties), where["exchange"], where["routing_key"])
@@ -94,7 +94,7 @@ def take_sample(
             channel.queue_declare(queue, exclusive=True, auto_delete=True, arguments=limits)
             for exchange in exchanges:
                 channel.queue_bind(queue, exchange, "#")
-            channel.basic_consume(queue, callback=take, no_ack=True)
+            channel.basic_consume(queue, callback=take_message, no_ack=True)
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and sample.count < MOST_MESSAGES and not stop.is_set():
             drain(connection, min(left, 0.2))

@@ -85,7 +85,7 @@ class GuardianState:
             self._db.run_all(_FORGET, [(queue,) for queue in queues])
 
     def begin_deletion(self, deletion: QueueDeletion) -> None:
-        """Note a deletion before the broker is asked for it."""
+        """Record a deletion, before the guardian asks the broker for it."""
         self._db.run(_BEGIN_DELETION, (deletion.queue, deletion.owner, deletion.messages))
 
     def deletions(self) -> list[QueueDeletion]:

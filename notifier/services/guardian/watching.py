@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The watch over queues, round after round.
 
-It warns owners, deletes queues beyond the limit, and mails reports. The order is the promise. The state of a queue is stored
-together with its report, and a deletion is noted before the broker is asked for it; a report is forgotten once the mail server took
-it. So a kill at any instant repeats one mail at most, and no queue is deleted without a mail. A deletion with an unknown outcome is
-settled first in the next round.
+It warns owners, deletes queues beyond the limit, and mails reports. The order of its steps is the promise: it stores the state of
+a queue together with the report, records a deletion before it asks the broker for it, and forgets a report once the mail server
+took it. So a kill at any instant repeats one mail at most, and no queue is deleted without a mail. The next round begins with the
+deletions whose outcome is unknown.
 """
 
 import random
@@ -161,12 +161,12 @@ class QueueWatch:
                 DELETED.inc()
                 logger.error("queue deleted before an interruption", queue=deletion.queue, messages=messages, what=what)
 
-    def name_odd_ones(self, found: list[QueueFinding]) -> None:
+    def log_odd_queues(self, found: list[QueueFinding]) -> None:
         """Log each odd queue once.
 
         A queue is odd if no client consumes it, if nothing bounds it, or if its name is not a client's.
         """
-        odd = _odd_ones(found)
+        odd = _list_odd_queues(found)
         for state, names in odd.items():
             for name in sorted(names - self._named.get(state, set())):
                 logger.warning(f"queue {state}", queue=name)
@@ -175,8 +175,8 @@ class QueueWatch:
     def _send_mails(self) -> None:
         """Send the waiting reports, one mail for each owner and round.
 
-        Mails that the server does not take now wait for the next round, and so do reports for which a mail has no room, and owners
-        whose turn does not come in time.
+        For the next round wait mails that the server does not take now, reports for which a mail has no room, and owners whose turn
+        does not come in time.
         """
         waiting, end = self.state.reports(), self._clock.monotonic() + MAILING
         for owner in sorted(waiting, key=lambda owner: (owner <= self._tried, owner)) if not self._is_dry_run else ():
@@ -186,12 +186,12 @@ class QueueWatch:
             try:
                 self._mail.send(compose(reports, self.settings, to=owner, now=self._clock.now()))
             except Postponed as error:
-                self._note_unsent(owner, error, reports)
+                self._log_unsent(owner, error, reports)
             except Unavailable as error:
-                self._note_unsent("", error, reports)
+                self._log_unsent("", error, reports)
                 break
             except Rejected as error:
-                self._note_refusal(owner, reports, error)
+                self._redirect_refused(owner, reports, error)
             else:
                 for known in ("", owner):
                     self._unsent.pop(known, None)
@@ -199,13 +199,13 @@ class QueueWatch:
                 self.state.forget_reports(reports)
         WAITING.set(sum(map(len, self.state.reports().values())))
 
-    def _note_unsent(self, owner: str, error: Unavailable, reports: Sequence[QueueReport]) -> None:
+    def _log_unsent(self, owner: str, error: Unavailable, reports: Sequence[QueueReport]) -> None:
         """Log why a mail waits, once for each reason; without an owner, all wait."""
         if self._unsent.get(owner) != str(error):
             logger.error("mail not sent", owner=owner, reason=str(error), reports=len(reports))
         self._unsent[owner] = str(error)
 
-    def _note_refusal(self, owner: str, reports: Sequence[QueueReport], error: Rejected) -> None:
+    def _redirect_refused(self, owner: str, reports: Sequence[QueueReport], error: Rejected) -> None:
         """Give refused reports to the operator, or leave them to the log.
 
         Reports that the operator's address refuses too are logged completely before they are forgotten.
@@ -221,7 +221,7 @@ class QueueWatch:
         self.state.forget_reports(reports)
 
 
-def _odd_ones(found: list[QueueFinding]) -> dict[str, set[str]]:
+def _list_odd_queues(found: list[QueueFinding]) -> dict[str, set[str]]:
     queues = [each.queue for each in found]
     return {
         "unconsumed": {queue.name for queue in queues if not queue.consumers},
@@ -234,7 +234,7 @@ def _measure(found: list[QueueFinding]) -> None:
     QUEUES.labels("all").set(len(found))
     for filling in (Filling.NEAR, Filling.BEYOND):
         QUEUES.labels(filling.name.lower()).set(sum(each.filling is filling for each in found))
-    for state, names in _odd_ones(found).items():
+    for state, names in _list_odd_queues(found).items():
         QUEUES.labels(state).set(len(names))
 
 
@@ -243,8 +243,7 @@ def run(
 ) -> None:
     """Watch until `stop` is set; a broker that is away is retried indefinitely.
 
-    Raises BadConfig only before the first complete round: later, a broker that refuses the guardian may be one that is being
-    restored.
+    Raises BadConfig only before the first complete round: later, a broker may refuse the guardian because it is being restored.
     """
     lock = nullcontext() if is_dry_run else alone(settings.state, "guardian.state", "guardian")
     with lock, closing(QueueWatch(settings, file, is_dry_run=is_dry_run)) as watch:
@@ -256,7 +255,7 @@ def keep_watching(watch: QueueWatch, stop: threading.Event, ready: Callable[[], 
     failures, is_complete, is_ready = 0, False, False
     while not stop.is_set():
         try:
-            watch.name_odd_ones(watch.round())
+            watch.log_odd_queues(watch.round())
         except (Unavailable, Refused, BadConfig) as error:
             if isinstance(error, BadConfig) and not is_complete:
                 raise

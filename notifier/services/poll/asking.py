@@ -42,7 +42,7 @@ class HostUnavailable(Unavailable):
 
 
 class Host:
-    """One host; times are those of the event loop."""
+    """One host; times are on the event loop's clock."""
 
     def __init__(self, at_once: int, chance: Callable[[], float]) -> None:
         self._slots = asyncio.Semaphore(at_once)

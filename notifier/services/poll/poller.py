@@ -122,9 +122,9 @@ class Poller:
                 await self._ask_for_all(repository)
                 repository.failures = 0
             except RepositoryReplaced as error:
-                await self._note_replaced(repository, error)
+                await self._count_replaced(repository, error)
             except Exception as error:
-                self._note_failure(repository, error)
+                self._log_failure(repository, error)
             FAILING.inc((repository.failures > 0) - (failures > 0))
             delay = pace.delay(max(repository.failures, 1), self._chance())
             await asyncio.sleep(max(0.0, began + delay - loop.time()))
@@ -155,7 +155,7 @@ class Poller:
             for portion in split(news):
                 repository.followed = await self._delivering.deliver(repository.followed, portion)
                 PUSHES.inc(len(portion))
-        self._note_as_known(repository)
+        self._end_replaced(repository)
 
     async def _begin_at_the_end(self, repository: "_PolledRepository") -> None:
         """Take the newest push as sent already."""
@@ -185,7 +185,7 @@ class Poller:
             QUESTIONS.labels(result).inc()
         return asked
 
-    def _note_failure(self, repository: "_PolledRepository", error: Exception) -> None:
+    def _log_failure(self, repository: "_PolledRepository", error: Exception) -> None:
         """Log once that a repository is in trouble, with a traceback if unexpected."""
         repository.failures += 1
         if repository.failures == 1:
@@ -194,17 +194,17 @@ class Poller:
             url = repository.followed.url
             logger.warning("repository not followed", repository=url, reason=reason, exc_info=not known)
 
-    def _note_as_known(self, repository: "_PolledRepository") -> None:
+    def _end_replaced(self, repository: "_PolledRepository") -> None:
         if repository.replaced:
             logger.info("repository is as it was", repository=repository.followed.url)
             REPLACED.dec()
         repository.replaced = 0
 
-    async def _note_replaced(self, repository: "_PolledRepository", error: RepositoryReplaced) -> None:
+    async def _count_replaced(self, repository: "_PolledRepository", error: RepositoryReplaced) -> None:
         """Log once that another repository has replaced this one.
 
-        If `on_replaced` is FOLLOW and `CONFIRMATIONS` answers have shown it, the poller follows the other one from its beginning,
-        under a new number.
+        If `on_replaced` is FOLLOW and `CONFIRMATIONS` answers have shown it, the poller follows the new repository from its
+        beginning, under a new number.
         """
         repository.etag = None
         repository.failures = 0
@@ -222,7 +222,7 @@ class Poller:
                 repository=repository.followed.url,
                 number=repository.followed.number,
             )
-            self._note_as_known(repository)
+            self._end_replaced(repository)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -3,8 +3,9 @@
 
 Pure: no clock, no I/O, no threads.
 
-The worker works on a repository's messages in order, some at once. If a repository fails, its messages wait for it; those of
-others do not. After a failure the worker takes them one by one, so that the retries are those of the message that causes it.
+The worker works on a repository's messages in order, some at once. If a repository fails, its messages wait, and other
+repositories go on. After a failure the worker takes the messages one by one, so that only the message that fails uses up
+retries.
 
 A repository that failed, whose work lasts, or whose clone cannot be used is *parked*: all of its messages lie in the database, not
 here, and newer ones follow them there. It is unparked once the database has no more of them.
@@ -79,7 +80,7 @@ class MessageBacklog:
         self._retry, self._retries = retry, retries
         self._backlogs: OrderedDict[RepositoryName, _RepositoryBacklog] = OrderedDict()
 
-    def take(self, message: TakenMessage) -> None:
+    def take_message(self, message: TakenMessage) -> None:
         """Add a message behind the others of its repository."""
         self._backlogs.setdefault(message.name, _RepositoryBacklog()).waiting.append(message)
 
@@ -93,12 +94,12 @@ class MessageBacklog:
         return None
 
     def begin(self, name: RepositoryName, now: float) -> None:
-        """Note that the worker begins to work on the messages of a turn."""
+        """Record that the worker begins to work on the messages of a turn."""
         self._backlogs[name].busy_since = now
         self._backlogs.move_to_end(name)
 
     def settle(self, messages: Sequence[TakenMessage]) -> bool:
-        """Note that these are done; return whether the caller still holds them.
+        """Record that these are done; return whether the caller still holds them.
 
         If so, the caller must acknowledge them, or take them out of the database. Otherwise their connection was lost.
         """
@@ -113,7 +114,7 @@ class MessageBacklog:
         return is_ours
 
     def fail(self, messages: Sequence[TakenMessage], now: float, chance: float) -> bool:
-        """Note that these failed; return whether the retries are used up.
+        """Record that these failed; return whether the retries are used up.
 
         If so, there is one message: the caller keeps it elsewhere and settles it.
         """
@@ -149,13 +150,13 @@ class MessageBacklog:
         ]
 
     def park(self, messages: Collection[TakenMessage]) -> None:
-        """Note that these are in the database, and hold them no longer."""
+        """Record that these are in the database, and hold them no longer."""
         for name in {message.name for message in messages}:
             self._backlogs[name].waiting.clear()
             self._backlogs[name].is_parked = True
 
     def unpark(self, name: RepositoryName) -> None:
-        """Note that the database has no more messages of a repository."""
+        """Record that the database has no more messages of a repository."""
         self._backlogs[name].is_parked = False
         self._drop_if_empty(name)
 

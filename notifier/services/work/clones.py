@@ -117,7 +117,7 @@ class Clones:
                     self._replaced.add(clone.name)
                 self._read_changesets(hg, repository, clone, nodes, keep)
             except HgFailed as error:
-                self._note_failure(hg, repository, clone, error)
+                self._count_failure(hg, repository, clone, error)
                 raise
             except OSError as error:
                 if is_passing(error):
@@ -127,7 +127,7 @@ class Clones:
             self._failures.pop(clone.name, None)
             self._replaced.discard(clone.name)
 
-    def _note_failure(self, hg: CommandServer, repository: RepositoryKey, clone: Path, error: HgFailed) -> None:
+    def _count_failure(self, hg: CommandServer, repository: RepositoryKey, clone: Path, error: HgFailed) -> None:
         """Count a failure.
 
         Raises Unavailable or CloneUnavailable if it must not count as an attempt. A damaged clone is replaced once until the next
@@ -213,7 +213,7 @@ class Clones:
     def _replace(self, hg: CommandServer, clone: Path, url: str, nodes: Sequence[str]) -> None:
         """Make the clone, or make it anew.
 
-        The former one stays if that fails, or if it is complete, can be read, and the new one lacks a changeset.
+        The former clone stays if that fails, or if it is complete and readable and the new clone lacks a changeset.
         """
         unfinished = self._begin_clone(hg, clone)
         try:

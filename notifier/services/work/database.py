@@ -54,7 +54,7 @@ _PATIENCE = {
     "tcp_user_timeout": 60_000,
 }
 
-# How long PostgreSQL may take for a statement, such as one that waits for a lock, unless the server or the URL has a limit.
+# How long PostgreSQL may take for a statement, which may wait for a lock, unless the server or the URL has a limit.
 STATEMENT = "60s"
 
 # Server messages about connections that waiting does not help.
@@ -130,10 +130,7 @@ class WorkDatabase:
             )
 
     def check(self) -> None:
-        """Raise BadConfig if the tables are not those of this program.
-
-        It also raises BadConfig if the server refuses the worker.
-        """
+        """Raise BadConfig if the server refuses us, or if the tables are of another release."""
         with self.reading() as connection:
             found = MigrationContext.configure(connection).get_current_revision()
         expected = ScriptDirectory(str(_MIGRATIONS)).get_current_head()
@@ -170,7 +167,7 @@ class WorkDatabase:
             return _present_url(connection, repository, date)
 
     def add_changesets(self, changesets: Sequence[ChangesetRecord]) -> None:
-        """Record those of these changesets that are new; durable on return.
+        """Record these changesets, unless they are recorded already; durable on return.
 
         Raises Rejected for data that the database cannot keep.
         """

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Messages that the worker parks in the database.
+"""The messages of repositories that fail or are slow, parked in the database.
 
-They are those of repositories that fail or are slow: parked, they do not fill `prefetch`.
-
-The worker first parks a message and then acknowledges it. A worker that is killed between the two parks it twice, and recording
-it twice is harmless. All taken messages of a repository are parked together, in order; newer ones queue behind them.
+Parked messages do not fill `prefetch`. The worker first parks a message and then acknowledges it. A worker that is killed between
+the two parks it twice, and recording it twice is harmless. All taken messages of a repository are parked together, in order; newer
+ones queue behind them.
 """
 
 import dataclasses

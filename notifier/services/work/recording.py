@@ -57,8 +57,8 @@ def record_pushes(
 ) -> None:
     """Pull the changesets that are new, record them in portions, and then the pushes.
 
-    They are pulled from the repository's present URL, if it has one of the prefixes, and from that of the message if the host does
-    not have them there. Raises what `clones` and `database` raise.
+    Pulls from the repository's present URL if that has one of the prefixes, and from the message's URL if the host lacks them at
+    the present one. Raises the exceptions of `clones` and `database`.
     """
     nodes = list(dict.fromkeys(node for push in pushes for node in push.changesets))
     known = database.known(nodes)

@@ -62,9 +62,7 @@ class WorkSettings(QueueSettings):
                     f"repositories: expected beginnings of URLs such as https://hg.example/, got {quote_value(prefix)}"
                 )
         if self.dead_queue == self.queue:
-            raise ValueError(
-                f"dead_queue: expected a name other than that of queue, got {quote_value(self.dead_queue)}"
-            )
+            raise ValueError(f"dead_queue: expected another name than queue has, got {quote_value(self.dead_queue)}")
         within(self, max_hg_retries=(0, 1000), at_once=(1, 64), prefetch=(1, 65535), park_bytes=(0, 2**50))
         within(self, hg_memory_bytes=(64 * 1024**2, 2**50))
         within(self, hg_timeout=(1, 1500))  # a broker takes a message back after 1800 s

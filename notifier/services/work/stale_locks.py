@@ -17,7 +17,7 @@ def remove_stale_locks(clone: Path) -> None:
     """Remove locks of a Mercurial that is gone.
 
     This process holds our own lock of the clone. So a lock made here belongs to an operator, or to an `hg` of a worker that is
-    gone. One from elsewhere may belong to an operator outside of our container, whose processes we do not see.
+    gone. A lock from elsewhere may belong to an operator outside of our container, whose processes we do not see.
     """
     mine = f"{socket.gethostname()}/{os.stat('/proc/self/ns/pid').st_ino:x}:"
     for path in (clone / ".hg" / "store" / "lock", clone / ".hg" / "wlock"):
@@ -33,7 +33,7 @@ def remove_stale_locks(clone: Path) -> None:
 
 
 def _is_another(pid: str, made: float) -> bool:
-    """Return whether a process cannot be the one that made a lock then.
+    """Return whether a process cannot have made a lock at that time.
 
     It is a thread, this process, a child of it, or younger than the lock. Mercurial itself removes locks of a process that it does
     not find.

@@ -121,9 +121,9 @@ def _make_step(app: Any, settings: WorkSettings, record_push: Any) -> Any:
         def get_consumers(self, channel: Any) -> list[Any]:
             queue = _kombu.Queue(settings.queue, durable=True)
             channel.auto_decode = False  # the sender would choose the codec, and some take very long
-            return [_kombu.Consumer(channel, queues=[queue], on_message=self.take, prefetch_count=AT_ONCE)]
+            return [_kombu.Consumer(channel, queues=[queue], on_message=self.take_message, prefetch_count=AT_ONCE)]
 
-        def take(self, message: Any) -> None:
+        def take_message(self, message: Any) -> None:
             try:
                 self.pass_on(message)
             except Exception as error:  # with a lost connection `requeue` raises too, and Celery reconnects
@@ -175,14 +175,14 @@ class _MandatoryChannel(kombu.transport.pyamqp.Channel):
     def basic_publish_confirm(self, *arguments: Any, **more: Any) -> Any:
         returned: list[str] = []
 
-        def note(_error: Any, _exchange: str, routing_key: str, _message: Any) -> None:
+        def record_returned(_error: Any, _exchange: str, routing_key: str, _message: Any) -> None:
             returned.append(routing_key)
 
-        self.events["basic_return"].add(note)
+        self.events["basic_return"].add(record_returned)
         try:
             sent = super().basic_publish_confirm(*arguments, **{**more, "mandatory": True})
         finally:
-            self.events["basic_return"].discard(note)
+            self.events["basic_return"].discard(record_returned)
         if returned:
             raise Unavailable(f"no such queue: {returned[0]}")
         return sent

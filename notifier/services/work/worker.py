@@ -41,7 +41,7 @@ BLINK = 0.2
 # The same while there is work.
 BUSY_BLINK = 0.01
 
-# Seconds between two attempts to become the one worker.
+# Seconds between two attempts to become the only worker.
 TURN = 1.0
 
 # Seconds that a stop waits for what is being recorded, so that its messages do not come again.
@@ -167,7 +167,9 @@ class PushRecorder:
                 body, describe_failure(error), {}, functools.partial(consumer.acknowledge, arrived.delivery_tag)
             )
             return
-        self._backlog.take(TakenMessage(tag=arrived.delivery_tag, body=body, repository=repository, message=message))
+        self._backlog.take_message(
+            TakenMessage(tag=arrived.delivery_tag, body=body, repository=repository, message=message)
+        )
 
     def _park(self, consumer: QueueConsumer) -> None:
         """Park the messages that would hold up others, then acknowledge them.
@@ -194,7 +196,7 @@ class PushRecorder:
             consumer.acknowledge(message.tag)
 
     def _send_letters(self) -> None:
-        """Send the dead letters, those of parked messages in portions."""
+        """Send the dead letters; parked messages come in portions."""
         if self._parked.may_have_dead and self._letters.are_sent:
             for message, reason in self._parked.read_dead(DEAD_AT_ONCE):
                 self._letters.keep(
@@ -243,7 +245,7 @@ class PushRecorder:
                 if self._backlog.settle(messages):
                     self._finish(messages, consumer)
             elif not stop.is_set():
-                self._note_failure(messages, error, consumer)
+                self._record_failure(messages, error, consumer)
 
     def _finish(self, messages: Sequence[TakenMessage], consumer: QueueConsumer) -> None:
         """Take recorded messages out of the database, or acknowledge them."""
@@ -253,7 +255,7 @@ class PushRecorder:
         for each in messages:
             consumer.acknowledge(each.tag)
 
-    def _note_failure(self, messages: list[TakenMessage], error: BaseException, consumer: QueueConsumer) -> None:
+    def _record_failure(self, messages: list[TakenMessage], error: BaseException, consumer: QueueConsumer) -> None:
         now, url = self._clock.monotonic(), messages[0].repository.url
         reason = str(error) if isinstance(error, ReplicationError) else f"{type(error).__name__}: {error}"
         logger.warning("pushes not recorded", repository=url, reason=reason[:300])

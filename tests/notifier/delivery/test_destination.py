@@ -411,12 +411,12 @@ def test_a_destination_is_down_from_a_failure_to_the_next_answer_and_no_other_wi
     state = StateDatabase(NOWHERE)
     one, other = (DestinationCondition(name, MemoryLog(), state, SystemClock()) for name in ("one", "other"))
     assert (read_flag("one"), read_flag("other")) == (0.0, 0.0), "an alert needs a series before the first failure"
-    one.note_outage(Unavailable("away"))
-    one.note_outage(Unavailable("away"))
+    one.record_outage(Unavailable("away"))
+    one.record_outage(Unavailable("away"))
     assert (read_flag("one"), read_flag("other")) == (1.0, 0.0)
-    other.note_outage(Unavailable("away"))
-    one.note_answer()
+    other.record_outage(Unavailable("away"))
+    one.record_answer()
     assert (read_flag("one"), read_flag("other")) == (0.0, 1.0)
-    other.note_answer()
+    other.record_answer()
     assert read_flag("other") == 0.0
     state.close()

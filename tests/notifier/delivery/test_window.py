@@ -33,7 +33,7 @@ def fill(window: Window, *paths: str) -> None:
     seqs: dict[str, int] = {}
     for offset, path in enumerate(paths):
         seqs[path] = seqs.get(path, 0) + 1
-        window.take(offset, push(path, seqs[path], offset))
+        window.take_record(offset, push(path, seqs[path], offset))
 
 
 def begun(window: Window, now: float = 0.0) -> list[tuple[str, int]]:
@@ -56,7 +56,7 @@ def lives(window: Window, *lives: tuple[str, str, Type]) -> None:
     for offset, (repository, path, kind) in enumerate(lives):
         detail = {"from": "x"} if kind is Type.RENAMED else None
         event = replace(an_event(path, offset + 1, type=kind, detail=detail), repository=repository)
-        window.take(offset, list(messages(a_notice(event), offset, PUBLIC)))
+        window.take_record(offset, list(messages(a_notice(event), offset, PUBLIC)))
 
 
 def test_successor_at_a_url_waits_for_the_last_message_of_its_predecessor() -> None:
@@ -87,7 +87,7 @@ def test_delivery_says_that_a_successor_at_its_url_waits_for_it() -> None:
     old, other = window.next(0)
     assert not old.has_successor
     assert not other.has_successor
-    window.take(3, list(messages(a_notice(replace(an_event("x", 1), repository="new")), 3, PUBLIC)))
+    window.take_record(3, list(messages(a_notice(replace(an_event("x", 1), repository="new")), 3, PUBLIC)))
     window.retry(old.number, 0, 0.5)
     [again] = window.next(10)
     assert again.has_successor
@@ -121,9 +121,9 @@ def test_position_is_the_first_offset_that_is_not_settled() -> None:
 
 def test_record_that_says_nothing_here_moves_the_position() -> None:
     window = a_window()
-    window.take(0, [])
-    window.take(1, push("x", 1, 1))
-    window.take(2, [])
+    window.take_record(0, [])
+    window.take_record(1, push("x", 1, 1))
+    window.take_record(2, [])
     assert window.position == 1
     [only] = window.next(0)
     window.confirm(only.number)
@@ -132,7 +132,7 @@ def test_record_that_says_nothing_here_moves_the_position() -> None:
 
 def test_record_with_two_messages_is_done_when_both_are() -> None:
     window = a_window()
-    window.take(0, [*push("x", 1, 0), *push("x", 2, 0)])
+    window.take_record(0, [*push("x", 1, 0), *push("x", 2, 0)])
     [first] = window.next(0)
     window.confirm(first.number)
     assert window.position == 0
@@ -195,9 +195,9 @@ def test_refused_message_has_a_bounded_number_of_attempts() -> None:
 
 def test_positions_begin_anew_where_the_log_lost_records_and_what_is_held_is_sent() -> None:
     window = a_window()
-    window.take(90, push("x", 1, 90))
+    window.take_record(90, push("x", 1, 90))
     window.go_back(3)
-    window.take(3, push("x", 2, 3))
+    window.take_record(3, push("x", 2, 3))
     [first] = window.next(0)
     window.confirm(first.number)
     assert (first.message.sequence, window.position) == (1, 3)

@@ -353,8 +353,8 @@ def test_replay_cut_short_by_a_restart_is_sent_whole_in_order_and_marked(turns: 
 @pytest.mark.parametrize(
     ("refused", "result"),
     [
-        ({1, 2, 3}, "failed: sent 0 of 3 messages again; vcsreplicator errors has those that were rejected or skipped"),
-        ({2}, "failed: sent 2 of 3 messages again; vcsreplicator errors has those that were rejected or skipped"),
+        ({1, 2, 3}, "failed: sent 0 of 3 messages again; vcsreplicator errors shows what was rejected or skipped"),
+        ({2}, "failed: sent 2 of 3 messages again; vcsreplicator errors shows what was rejected or skipped"),
         (set(), "sent 3 messages again"),
     ],
 )

@@ -553,7 +553,7 @@ WEBHOOK = {"type": "webhook", "database": "/d.db"}
         ({**SNS, "topic-arn": "arn:aws:sqs:us-west-2:1:t"}, "topic-arn: expected arn:…:sns:REGION:ACCOUNT:NAME, got"),
         ({**SNS, "topic-arn": "arn:aws:sns:us-west-2:1"}, "topic-arn: expected arn:…:sns:"),
         ({**SNS, "topic-arn": "arn:aws:sns:us-west-2:1:t\u00e4"}, "topic-arn: expected arn:…:sns:"),
-        ({**SNS, "region": "us-east-1"}, "region: expected that of topic-arn, us-west-2, got 'us-east-1'"),
+        ({**SNS, "region": "us-east-1"}, "region: expected us-west-2, as in topic-arn, got 'us-east-1'"),
         ({**SNS, "sns-endpoint-url": "sns.example"}, "sns-endpoint-url: expected an http or https URL"),
         ({**SNS, "limit": 10}, "limit: expected a number of bytes from 1024 to .*, got 10"),
         ({**SNS, "read-timeout": -1}, r"read-timeout: expected a number of seconds .*, got -1"),

@@ -27,7 +27,7 @@ def test_multiple_confirms_all_up_to_the_tag() -> None:
 
 def test_a_message_once_returned_is_judged_anew_at_its_next_attempt() -> None:
     confirms = sent("a", "b")
-    confirms.note_returned("a")
+    confirms.mark_returned("a")
     assert confirms.confirm(1, multiple=False) == [(0, True)]
     confirms.send(2, "a", 9.0)
     assert confirms.confirm(3, multiple=False) == [(2, False)]

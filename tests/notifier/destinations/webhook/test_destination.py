@@ -752,7 +752,7 @@ def test_a_subscription_that_an_operator_paused_is_reported_as_meant(
             assert hooks.find_troubles() == []
             paused = time.time() + 3600
             deliveries.subscriptions.pause("a", "by an operator", who="dana", now=paused)
-            deliveries.subscriptions.note("a", "redelivered", now=paused + 60)
+            deliveries.subscriptions.add_history("a", "redelivered", now=paused + 60)
             [trouble] = hooks.find_troubles()
             assert trouble.since == paused
             told = "subscription a of hooks is paused: by an operator; vcsreplicator subscription resume a"

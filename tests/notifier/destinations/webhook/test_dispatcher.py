@@ -240,7 +240,7 @@ def test_deliveries_of_a_paused_subscription_stay_on_disk_and_count_until_it_is_
         it.submit(webhooks, 1, 2, 3)
         eventually(lambda: queued() == 3)
         assert webhooks._dispatcher._queues.waiting == 0
-        table.note("ci", "a line", now=it.clock.now())
+        table.add_history("ci", "a line", now=it.clock.now())
         it.submit(webhooks, 4)
         eventually(lambda: queued() == 4)
         assert webhooks._dispatcher._queues.waiting == 0

@@ -212,7 +212,7 @@ def test_a_position_that_cannot_be_recorded_in_the_database_is_read_again_at_the
         raise Unavailable("database: disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Deliveries, "note_reached", fail)
+        patched.setattr(Deliveries, "record_reached", fail)
         hooks.notifier.start(hooks=hooks.settings)
         hooks.notifier.settled("hooks")
         hooks.notifier.stop()

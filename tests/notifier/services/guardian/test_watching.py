@@ -419,7 +419,7 @@ class Scripted:
             raise end
         return []
 
-    def name_odd_ones(self, found: list[QueueFinding]) -> None:
+    def log_odd_queues(self, found: list[QueueFinding]) -> None:
         pass
 
 

@@ -23,7 +23,7 @@ def a_message(tag: int, number: int = 1) -> TakenMessage:
 def some_backlog(*messages: TakenMessage, retries: int = 2) -> MessageBacklog:
     backlog = MessageBacklog(RETRY, retries)
     for message in messages:
-        backlog.take(message)
+        backlog.take_message(message)
     return backlog
 
 
@@ -74,7 +74,7 @@ def test_message_is_tried_again_as_often_as_is_set_with_growing_delays() -> None
 def test_later_messages_wait_for_one_that_fails_and_go_on_once_it_is_kept_elsewhere() -> None:
     backlog = some_backlog(a_message(1), retries=0)
     first = begin(backlog, 0.0)
-    backlog.take(a_message(2))
+    backlog.take_message(a_message(2))
     assert backlog.fail(first, 0.0, 0.5)
     assert backlog.settle(first)
     assert tags(begin(backlog, 0.0)) == [2]
@@ -106,7 +106,7 @@ def test_what_was_begun_on_a_lost_connection_is_not_acknowledged_on_the_next() -
     backlog = some_backlog(a_message(1), a_message(2))
     begun = begin(backlog, 0.0)
     backlog.forget()
-    backlog.take(a_message(7))
+    backlog.take_message(a_message(7))
     assert begin(backlog, 0.0) == []  # the clone is in use
     assert not backlog.settle(begun)
     assert tags(begin(backlog, 0.0)) == [7]
@@ -116,7 +116,7 @@ def test_retries_go_on_over_a_lost_connection() -> None:
     backlog = some_backlog(a_message(1), retries=1)
     assert not backlog.fail(begin(backlog, 0.0), 0.0, 0.5)
     backlog.forget()
-    backlog.take(a_message(9))
+    backlog.take_message(a_message(9))
     assert backlog.fail(begin(backlog, 10.0), 10.0, 0.5)
 
 
@@ -132,7 +132,7 @@ def test_repository_that_fails_is_parked_whole_and_newer_messages_follow() -> No
     assert park(backlog) == []
     backlog.fail(begin(backlog, 0.0), 0.0, 0.5)
     assert park(backlog) == [1, 2]
-    backlog.take(a_message(4))
+    backlog.take_message(a_message(4))
     assert park(backlog) == [4]
     turn = backlog.next_turn(0.0)
     assert turn is not None
@@ -159,7 +159,7 @@ def test_parked_repository_is_worked_on_one_by_one_when_it_is_due() -> None:
 def test_slow_repository_is_parked_with_what_is_under_way() -> None:
     backlog = some_backlog(a_message(1))
     begun = begin(backlog, 0.0)
-    backlog.take(a_message(2))
+    backlog.take_message(a_message(2))
     assert park(backlog, SLOW - 0.1) == []
     assert park(backlog, SLOW) == [1, 2]
     assert not backlog.settle(begun)  # the broker has its acknowledgement
@@ -185,7 +185,7 @@ def test_wait_for_its_own_clone_parks_a_repository_and_uses_no_retry() -> None:
     backlog.begin(turn.name, 5.0)
     assert backlog.settle([dataclasses.replace(a_message(0), row=each) for each in (1, 2)])
     backlog.unpark(turn.name)
-    backlog.take(a_message(4))
+    backlog.take_message(a_message(4))
     assert park(backlog, 5.0) == []
 
 
@@ -195,8 +195,8 @@ def test_new_connection_knows_what_the_database_has() -> None:
     park(backlog)
     backlog.forget()
     backlog.restore({("poll", 5)})
-    backlog.take(a_message(1))
-    backlog.take(a_message(2, number=5))
+    backlog.take_message(a_message(1))
+    backlog.take_message(a_message(2, number=5))
     turn = backlog.next_turn(0.0)
     assert turn is not None
     assert (turn.name, turn.is_parked) == (("poll", 5), True)

@@ -771,7 +771,7 @@ def command(file: Path, *more: str) -> list[str]:
         ({"database-url": "mysql://h/x"}, "work.database-url: expected sqlite:////path or postgresql+psycopg://"),
         ({"repositories": ["https://hg.example"]}, "work.repositories: expected beginnings of URLs"),
         ({"repositories": ["http://hg.example/"]}, "work.repositories: http:// to hg.example, expected https://"),
-        ({"dead-queue": "hg"}, "work.dead-queue: expected a name other than that of queue, got 'hg'"),
+        ({"dead-queue": "hg"}, "work.dead-queue: expected another name than queue has, got 'hg'"),
         ({"repositories": []}, "work.repositories: expected at least one beginning of URLs"),
         ({"database-url": "postgresql+psycopg://u@db.example:many/x"}, "work.database-url: expected a port from 1"),
         ({"database-url": "postgresql+psycopg://u@[::1]:65536/x"}, "work.database-url: expected a port from 1"),
