@@ -188,7 +188,9 @@ def test_a_worker_that_the_nursery_forked_is_a_child_of_this_process_and_ends_as
     bench.pool.give(worker, Sweep(now=1.0, age=0.0))
     assert bench.arrived() == Sweep(now=1.0, age=0.0)
     bench.pool.close(10)
-    assert (worker.process.wait(), nursery.process.poll()) == (0, -signal.SIGKILL)
+    assert worker.process.wait() == 0
+    # Its socket is closed before it is killed, so it may end by itself.
+    assert nursery.process.poll() in (0, -signal.SIGKILL)
 
 
 def test_workers_outlive_their_nursery_and_the_next_start_without_it(bench: Bench, nursery: Nursery) -> None:
