@@ -21,8 +21,6 @@ from ..store.entry import Push
 from .gitnodes import GitNodes
 from .query import Query
 
-# Pushes of a long answer.
-MANY = 1000
 # Changesets of a push whose hashes are one piece of an answer.
 _SLICE = 1000
 _encode = json.JSONEncoder(sort_keys=True).encode
@@ -88,13 +86,11 @@ class Answers:
 
     def _encode_one_visible(self, push: Push) -> str | None:
         """Return the JSON of a push with one visible changeset, None for others."""
-        node = bin(push.nodes[0])
-        revision = self._index.get_rev(node)
+        revision = self._index.get_rev(bin(push.nodes[0]))
         if revision is None or revision in self._named.hidden:
             return None
-        git = self._git.of(revision, node)
         return (
-            f'{{"changesets": ["{push.nodes[0]}"], "date": {push.date}, "git_changesets": [{_quote(git)}], '
+            f'{{"changesets": ["{push.nodes[0]}"], "date": {push.date}, "git_changesets": [{_quote(self._git.of(revision))}], '
             f'"user": {_quote(push.user)}}}'
         )
 
@@ -104,17 +100,7 @@ class Answers:
 
         Without garbage collection, which would visit the strings repeatedly.
         """
-        members = "".join([f', "{push.id}": {text}' for push in pushes if (text := self.json(push, query)) is not None])
-        self._git.save_many()
-        return members
-
-    def expect(self, count: int) -> None:
-        """Prepare for an answer of ``count`` pushes."""
-        self._git.are_many = count >= MANY
-
-    def finish(self) -> None:
-        """Save lookups in changesets for the next request."""
-        self._git.save()
+        return "".join([f', "{push.id}": {text}' for push in pushes if (text := self.json(push, query)) is not None])
 
     def context(self, changeset: Pushed) -> Any:
         return self._everything[changeset.revision]
@@ -123,7 +109,6 @@ class Answers:
         """Yield the inside of a JSON list, this many changesets at a time."""
         for first in range(0, len(changesets), many):
             yield (", " if first else "") + ", ".join(map(show, changesets[first : first + many]))
-            self._git.save_many()
 
     def _show_short(self, changeset: Pushed) -> str:
         return f'"{changeset.node}"'
@@ -153,9 +138,7 @@ class Answers:
         return dumps(value)
 
     def _find_git_node(self, revision: int) -> str | None:
-        if revision < 0:
-            return None
-        return self._git.of(revision, self._index[revision][7])
+        return None if revision < 0 else self._git.of(revision)
 
 
 def text(local: bytes) -> str:

@@ -26,7 +26,7 @@ from pushlog import versions
 from pushlog.store import database, entry
 from pushlog.store.session import session_of
 from pushlog.store.storage import Pushlog
-from pushlog.web import commands, dates, gitnodes, lookup
+from pushlog.web import commands, dates, lookup
 from testing.bench import million_pushes
 from tests.pushlog.conftest import Site, environment_variable
 
@@ -429,16 +429,6 @@ def test_pushes_of_many_changesets_are_read_a_few_at_a_time(place, server, monke
     assert batches == [[1, 2], [3, 4], [5], [6, 7]]
 
 
-def test_long_answers_keep_git_commits_as_they_go(long_history, monkeypatch):
-    monkeypatch.setattr(gitnodes, "_MANY", 1)
-    cache = long_history / ".hg" / "cache" / "pushlog-git"
-    cache.unlink(missing_ok=True)
-    answer = iter(Site(long_history).answer("/json-pushes", "startID=0"))
-    next(answer)
-    assert cache.exists()
-    assert len(b"".join(answer)) > LONG * 40
-
-
 @pytest.mark.parametrize("name", ["changeset", "fromchange", "tochange"])
 @pytest.mark.parametrize("working_directory", ["f" * 40, "f" * 12, "2147483647"])
 def test_the_id_of_the_working_directory_is_an_unknown_changeset(site, name, working_directory):
@@ -465,9 +455,7 @@ def test_replicated_data_limits_web_answers(copy, limit):
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize(
-    "name", ["replicated-data", "pushlog2.db", "cache/pushlog-git", "store/pushlog.log", "store/pushlog-strip.log"]
-)
+@pytest.mark.parametrize("name", ["replicated-data", "pushlog2.db", "store/pushlog.log", "store/pushlog-strip.log"])
 def test_a_pipe_in_place_of_a_file_of_the_pushlog_holds_up_no_page(copy, name):
     site, file = Site(copy), copy / ".hg" / name
     file.unlink(missing_ok=True)

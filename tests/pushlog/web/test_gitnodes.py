@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Git commits of changesets: many at once and one by one are the same, for every form of the changelog."""
+"""Git commits of changesets: read with their neighbours, for every form of the changelog."""
 
 import inspect
 import os
 import random
 
 import pytest
-from mercurial import context, metadata, revlog
+from mercurial import metadata, revlog
 from mercurial import ui as ui_module
 from mercurial.revlogutils import constants
 
+from pushlog import versions
 from pushlog.versions import factory, initialize, read_revisions
 from pushlog.web import gitnodes
 from pushlog.web.gitnodes import GitNodes, texts
@@ -63,18 +64,13 @@ def make(folder, compression, changes):
     return factory.repository(user_interface, os.fsencode(folder)).unfiltered()
 
 
-def commits(repository, *, are_many):
+def commits(repository):
     git = GitNodes(repository)
-    git.are_many = are_many
-    found = [git.of(revision, repository.changelog.node(revision)) for revision in repository.changelog]
-    git.save()
-    return found
+    return [git.of(revision) for revision in repository.changelog]
 
 
-@pytest.mark.parametrize("are_many", [False, True])
-def test_commits_are_found(repository, are_many):
-    assert commits(repository, are_many=are_many) == EXPECTED
-    assert commits(repository, are_many=not are_many) == EXPECTED
+def test_commits_are_found(repository):
+    assert commits(repository) == EXPECTED
 
 
 @pytest.mark.parametrize("is_inline", [True, False])
@@ -83,7 +79,8 @@ def test_texts_in_one_piece_are_the_texts(tmp_path, compression, is_inline):
     repository = make(tmp_path / "repository", compression, [*CHANGES, (NOISE, {})])
     log = inline(repository) if is_inline else repository.changelog
     assert read_revisions(log, 0, 1)[2] == is_inline
-    assert dict(texts(log, 0, 1000)) == {revision: log.revision(revision) for revision in log}
+    small = [revision for revision in log if len(log.revision(revision)) <= 1 << 16]
+    assert dict(texts(log, 0, 1000)) == {revision: log.revision(revision) for revision in small}
     assert dict(texts(log, 1, 3)) == {revision: log.revision(revision) for revision in (1, 2)}
 
 
@@ -103,9 +100,16 @@ def inline(repository):
     return opened()
 
 
-def test_many_commits_are_found_without_looking_at_each_changeset(tmp_path, monkeypatch):
-    monkeypatch.setattr(gitnodes, "_BLOCK_RECORDS", 2)
-    made = make(tmp_path / "repository", "zstd", CHANGES[:5])
-    monkeypatch.setattr(context.changectx, "extra", None)
-    assert commits(made, are_many=True) == EXPECTED[:5]
-    assert commits(made, are_many=False) == EXPECTED[:5]
+def test_commits_of_small_changesets_are_found_without_looking_at_each(tmp_path, monkeypatch):
+    monkeypatch.setattr(gitnodes, "_BLOCK", 2)
+    monkeypatch.setattr(gitnodes, "_BLOCKS", 1)
+    made = make(tmp_path / "repository", "zstd", CHANGES[:4])
+    monkeypatch.setattr(type(made.changelog), "revision", None)
+    assert commits(made) == EXPECTED[:4]
+
+
+def test_large_neighbours_are_not_read(tmp_path, monkeypatch):
+    made = make(tmp_path / "repository", "zstd", [CHANGES[1], *[(NOISE, {})] * 15])
+    read, read_revisions = [], versions.read_revisions
+    monkeypatch.setattr(versions, "read_revisions", lambda *asked: read.append(asked) or read_revisions(*asked))
+    assert (GitNodes(made).of(0), read) == (COMMIT, [])
