@@ -13,24 +13,7 @@ from ..words.errors import Unavailable
 from ..words.records import AGGREGATOR, AGGREGATOR_FORMAT, UNSEALED_FORMAT, AggregatorHeartbeat
 from ..words.shape import to_json
 from .ahead import AheadLevels
-from .alarms import (
-    BROKEN,
-    FOREIGN,
-    LOST,
-    MISSING,
-    NEWER,
-    NO_GATING,
-    NOTICES_HELD,
-    OLDER,
-    SUCCESSOR,
-    TOO_LARGE,
-    UNREAD,
-    UNSEALED,
-    Alarm,
-    alarm_seals,
-    alarms,
-    survey,
-)
+from .alarms import FORKED, SILENT, Alarm, alarm_seals, alarms, survey
 from .completeness import Completeness
 from .decisions.aggregation import Aggregation
 from .decisions.outgoing import BATCH_STATES
@@ -43,21 +26,8 @@ AGAIN = 1.0
 # Seconds between two questions where `roster` ends, which is rarely written.
 ROSTER_INTERVAL = 30.0
 
-# Alarms that the heartbeat carries, for readers without the log lines.
-CARRIED = (
-    NO_GATING,
-    NOTICES_HELD,
-    NEWER,
-    BROKEN,
-    TOO_LARGE,
-    LOST,
-    MISSING,
-    SUCCESSOR,
-    OLDER,
-    UNREAD,
-    FOREIGN,
-    UNSEALED,
-)
+# Alarms that readers of the log see by themselves; the heartbeat carries the others.
+SEEN_BY_READERS = (SILENT, FORKED)
 
 logger = structlog.get_logger()
 
@@ -188,7 +158,9 @@ class Watch:
             time=self._clock.now(),
             roster=aggregation.roster.version,
             held=aggregation.held,
-            alarms=tuple(alarm.describe(self._since[alarm]) for alarm in self._found if alarm.kind in CARRIED),
+            alarms=tuple(
+                alarm.describe(self._since[alarm]) for alarm in self._found if alarm.kind not in SEEN_BY_READERS
+            ),
             notices=notices,
             format=AGGREGATOR_FORMAT if aggregation.roster.needs_seals else UNSEALED_FORMAT,
             cut={str(partition): end for partition, end in aggregation.events.cut.items()} or None,
