@@ -64,7 +64,7 @@ def blocks() -> Iterator[tuple[str, str, str]]:
 
 def statements(block: str) -> Iterator[str]:
     """The commands of a simple script, one by one, without comments."""
-    bare = re.sub(r"(^|\s+)#.*", "", block, flags=re.MULTILINE)
+    bare = re.sub(r"(^|\s+)#.*", "", block.replace("\\\n", " "), flags=re.MULTILINE)
     yield from (part.strip() for part in re.split(r"; | \| | && |\n", bare) if part.strip())
 
 
