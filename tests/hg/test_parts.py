@@ -147,12 +147,6 @@ def test_damaged_push_is_refused(content: bytes) -> None:
         check(content)
 
 
-def test_master_offers_to_fetch_no_address() -> None:
-    parts.forget_addresses()
-    assert b"remote-changegroup" not in bundle2.capabilities
-    assert b"remote-changegroup" not in bundle2.parthandlermapping
-
-
 @pytest.mark.parametrize("parameters", [b"%", b"\tx", b"%ff=1"])
 def test_damaged_parameters_of_a_push_are_refused(parameters: bytes) -> None:
     with pytest.raises(error.Abort, match="the pushed bundle is damaged"):

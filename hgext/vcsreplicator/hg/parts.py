@@ -31,8 +31,6 @@ _INTERRUPTING = frozenset({b"error:abort"})
 _SHIPPED = frozenset({"mercurial", "hgext", "pushlog"})
 # In place of the size of a piece of a payload: a part follows.
 _INTERRUPT = -1
-# With it a bundle names an address, which the receiver fetches.
-_ADDRESS = b"remote-changegroup"
 _SIZE = struct.Struct(">i")
 # Bytes of the largest header of a part: 510 parameters, whose names and values have 255 bytes at most.
 _LARGEST_HEADER = 512 * 1024
@@ -42,15 +40,6 @@ _SPOOLED = 1024 * 1024
 _UNPACKED = 1024**3
 # Bytes that are read at a time.
 _PIECE = 128 * 1024
-
-
-def forget_addresses() -> None:
-    """Have this process fetch nothing that a bundle names, and not offer to.
-
-    Mercurial's parts must be registered.
-    """
-    bundle2.parthandlermapping.pop(_ADDRESS, None)
-    bundle2.capabilities.pop(_ADDRESS, None)
 
 
 def check_push(orig: Callable[..., Any], repo: localrepository, cg: Any, heads: Any, source: bytes, url: bytes) -> Any:

@@ -99,7 +99,6 @@ def _wrap_seams(*, locking: bool, is_master: bool) -> None:
     store.complete_journals()
     wirecommands.register()
     streams.refuse_pushed()
-    parts.forget_addresses()
     _guard_changegroups()
     requirement.register(locking=locking)
     seams.check("mercurial.localrepo", "localrepository.transaction", "localrepository.rollback")

@@ -24,11 +24,11 @@ from mercurial import ui as uimod
 from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
 
-from pushlog import store, versions
+from pushlog import store, streams, versions
 
 from ...outbox.folder import refuse_repository_pipes
 from ...words.errors import BadConfig
-from .. import parts, requirement
+from .. import requirement
 from ..serving import caches, views
 
 
@@ -43,8 +43,7 @@ def prepare() -> Ui:
     """Make the ui of this process; raises BadConfig unless it is shielded."""
     if not os.environ.get("HGRCSKIPREPO") or not os.environ.get("HGRCPATH"):
         raise BadConfig("a worker of a mirror needs HGRCSKIPREPO and HGRCPATH in its environment")
-    versions.initialize()
-    parts.forget_addresses()
+    streams.refuse_pushed()
     store.complete_journals()
     ui = uimod.ui.load()
     ui.fout = ui.ferr = _DiscardedOutput()
