@@ -22,6 +22,7 @@ from tests.house.shown import PAGES
 CHAIN = Chain("x")
 CHAIN.take(3)
 NOTICE = a_notice(CHAIN.events[2], {"changegroup.1": "5" * 32})
+HEADS = list(NOTICE.event.changes.heads_added)
 
 
 @pytest.fixture
@@ -42,10 +43,9 @@ def signed(aggregator: KeyPair, mirror: KeyPair) -> str:
 
 def message(line: str, **members: Any) -> dict[str, Any]:
     """The message of the notice as a line of JSON has it."""
-    heads = list(NOTICE.event.changes.heads_added)
     return {
         "type": "changegroup.1",
-        "data": {"heads": heads, "pushlog_pushes": [{"pushid": 3}], "repo_url": "https://hg.example/x"},
+        "data": {"heads": HEADS, "pushlog_pushes": [{"pushid": 3}], "repo_url": "https://hg.example/x"},
         "id": f"{NOTICE.event.id}.changegroup.1",
         "previous": f"{'5' * 32}.changegroup.1",
         "repository": NOTICE.event.repository,
@@ -92,7 +92,11 @@ def test_a_message_is_compared_with_its_signed_notice(aggregator: KeyPair, signe
         ({"repository": "0" * 32}, "repository of the message"),
         ({"sequence": 4}, "sequence of the message: '4', signed: '3'"),
         ({"data": {"heads": ["0" * 40], "pushlog_pushes": [{"pushid": 3}]}}, "SHA-256 of the heads of the message"),
-        ({"data": {"heads": list(NOTICE.event.changes.heads_added)}}, "pushid of the message: 'None', signed: '3'"),
+        ({"data": {"heads": HEADS}}, "pushids of the message: '[]', signed: '[3]'"),
+        (
+            {"data": {"heads": HEADS, "pushlog_pushes": [{"pushid": 3}, {"pushid": 2}]}},
+            "pushids of the message: '[3, 2]', signed: '[3]'",
+        ),
         ({"data": {"heads": 5}}, "data.heads: expected a list"),
         ({"data": None}, "data: expected an object"),
         ({"signed": None}, "signed: expected text"),

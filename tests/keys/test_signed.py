@@ -200,6 +200,10 @@ def test_what_a_mirror_writes_cannot_break_the_form_of_a_notice(signing: Signing
     assert (said.event, said.digest) == ("-", "-")
 
 
+def test_a_mirror_that_must_have_signed_cannot_be_left_out(signing: Signing) -> None:
+    assert "mirror alpha is not among" in signing.refusal(signing.sign(signing.ack("beta")), alpha=signing.mirror)
+
+
 def test_signatures_are_made_by_another_key_than_seals(signing: Signing) -> None:
     assert signing.aggregator.signing.partition(":")[2] != signing.aggregator.public.partition(":")[2]
     assert not is_signed("", signing.aggregator.public, "")

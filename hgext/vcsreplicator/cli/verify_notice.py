@@ -115,9 +115,9 @@ def _pair_members(message: LineMessage, notice: SignedNotice) -> Iterator[tuple[
     yield "repository", message.repository, notice.repository
     yield "sequence", message.sequence, notice.sequence
     if message.type == Stream.CHANGEGROUP:
-        pushes = message.data.pushlog_pushes
         yield "SHA-256 of the heads", hash_heads(message.data.heads), notice.heads
-        yield "pushid", pushes[0].pushid if pushes else None, notice.push
+        pushes = [push.pushid for push in message.data.pushlog_pushes]
+        yield "pushids", pushes, [] if notice.push is None else [notice.push]
 
 
 def _describe(found: CheckedNotice) -> Iterator[str]:

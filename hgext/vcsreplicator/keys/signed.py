@@ -127,7 +127,7 @@ def check_notice(
 ) -> CheckedNotice:
     """Verify a signed notice; `keys` are the aggregators' that are trusted.
 
-    A mirror in `mirror_keys` must have signed with one of its keys. Of another, the key that the aggregator names counts. Raises
+    Each mirror in `mirror_keys` must have signed with one of its keys. Of another, the key that the aggregator names counts. Raises
     Refused with what is wrong, in one line.
     """
     key, signature, text = (*line.split(" ", 2), "", "")[:3]
@@ -141,9 +141,10 @@ def check_notice(
         raise Refused(f"signed, but not a notice that this program knows: {error}") from error
     if notice.format != FORMAT:
         raise Refused(f"its format is {notice.format[:60]!r}, expected {FORMAT!r}: upgrade this program")
-    return CheckedNotice(
-        key=key, notice=notice, mirrors=tuple(_check_ack(ack, notice, mirror_keys or {}) for ack in notice.acks)
-    )
+    mirrors = tuple(_check_ack(ack, notice, mirror_keys or {}) for ack in notice.acks)
+    if missing := (mirror_keys or {}).keys() - {said.mirror for said in mirrors}:
+        raise Refused(f"mirror {min(missing)} is not among those that the notice waited for, expected its signature")
+    return CheckedNotice(key=key, notice=notice, mirrors=mirrors)
 
 
 def hash_heads(heads: tuple[str, ...]) -> str:
