@@ -239,6 +239,16 @@ def test_an_ack_from_before_a_restart_is_withdrawn_once_when_the_deletion_is_not
     assert withdrawn == [deletion.repository]
 
 
+def test_a_lost_copy_of_the_next_life_is_missed_at_a_start(bench: Bench) -> None:
+    """Its ack is not one of the deleted repository."""
+    deletion, again = Deletion(bench), Chain("r", incarnation=2)
+    bench.read(first := again.next())
+    bench.applied(first)
+    assert bench.writer.acks[again.repository].incarnation == again.incarnation
+    deletion.restart(dict(bench.writer.acks), state_of(first))
+    assert [(note.repository, note.reason) for note in bench.notes.detached()] == [(again.repository, Reason.GAP)]
+
+
 def test_a_deletion_of_another_history_than_the_one_that_was_deleted_here_is_not_acked(bench: Bench) -> None:
     deletion = Deletion(bench)
     deletion.restart({}, replace(deletion.state, incarnation="e" * 32, seq=5, noticed=1))
