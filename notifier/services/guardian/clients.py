@@ -89,7 +89,10 @@ class Clients:
         self._write_owner(client, owner)
 
     def owner(self, client: str) -> str:
-        """Return the owner's address; raises Refused for a client that is not ours."""
+        """Return the owner's address, "" where the parameter holds none.
+
+        Raises Refused for a client that is not ours.
+        """
         found = self._management.get("global-parameters", _OWNER + client)
         if found is None:
             raise Refused(f"{client!r} is not a client of the guardian; `user list` shows those")
@@ -142,7 +145,7 @@ def _check_address(owner: str) -> None:
         raise Refused(f"owner: expected a mail address, got {quote_value(owner)}")
 
 
-def _read_address(parameter: Mapping[str, object]) -> str:
-    value = parameter.get("value")
+def _read_address(parameter: object) -> str:
+    value = parameter.get("value") if isinstance(parameter, Mapping) else None
     owner = value.get("owner") if isinstance(value, Mapping) else None
     return owner if isinstance(owner, str) and ADDRESS.match(owner) else ""

@@ -73,10 +73,10 @@ class Management:
         It must be a management API, the user an administrator, and the virtual host must exist.
         """
         overview = self.get("whoami")
-        if not isinstance(overview, Mapping):
-            raise self._is_something_else()
-        tags = overview.get("tags") or []
+        tags = overview.get("tags") if isinstance(overview, Mapping) else None
         names = tags.split(",") if isinstance(tags, str) else tags
+        if not isinstance(names, list):
+            raise self._is_something_else()
         if "administrator" not in names:
             raise BadConfig(f"{self._key}: expected a user with the tag administrator, {self._user!r} lacks it")
         if self.get("vhosts", vhost) is None:

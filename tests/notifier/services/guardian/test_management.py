@@ -116,6 +116,7 @@ def answering() -> Iterator[Callable[..., GuardianSettings]]:
     [
         (200, b"<html>", BadConfig),
         (200, b"[]", BadConfig),
+        (200, b'{"tags": 7}', BadConfig),
         (200, b"[" * 100_000, BadConfig),
         (404, b"not here", BadConfig),
         (302, b"", BadConfig),
@@ -144,6 +145,14 @@ def test_a_list_of_something_else_is_one_line(
         clients = Clients(management, "/")
         with pytest.raises(BadConfig, match="answers, but is not RabbitMQ's management API"):
             list(management.rows("queues", columns="name") if ask == "rows" else getattr(clients, ask)())
+
+
+@pytest.mark.parametrize("body", [b"7", b"[]", b'{"value": 7}', b'{"value": {"owner": 7}}'])
+def test_an_owner_of_another_form_is_no_address(
+    answering: Callable[[int, bytes], GuardianSettings], body: bytes
+) -> None:
+    with closing(Management(answering(200, body), FILE)) as management:
+        assert Clients(management, "/").owner("client") == ""
 
 
 def test_an_answer_without_end_is_cut(
