@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hgext.vcsreplicator.log.requests import COLUMNS, RequestTable
+from hgext.vcsreplicator.words.errors import Unavailable
 
 from ..clients.database import Database
 
@@ -80,7 +81,14 @@ class StateDatabase(Database):
 
     def conditions(self) -> dict[str, dict[str, Any]]:
         """Return the last status of each destination, with its `time`."""
-        return {name: {**json.loads(content), "time": time} for name, time, content in self.rows(_CONDITIONS)}
+        found = {}
+        for name, time, content in self.rows(_CONDITIONS):
+            try:
+                found[name] = {**json.loads(content), "time": time}
+            except (TypeError, ValueError, RecursionError) as error:
+                wrong = f"the status of {name!r} is damaged ({error}), expected a JSON object: restore the file"
+                raise Unavailable(f"notifier.state: {wrong}") from error
+        return found
 
     def replay_of(self, destination: str, number: int) -> tuple[int, int] | None:
         """Return how many records a replay has read, of how many, as last reported.

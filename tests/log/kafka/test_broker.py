@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from unittest.mock import Mock
 
+import pytest
+
 from hgext.vcsreplicator.log import ACKS, EVENTS, NewRecord, topics
 from hgext.vcsreplicator.log.kafka.broker import OWNERS, Broker, topic_settings
 from hgext.vcsreplicator.log.kafka.comparison import compare_topics
@@ -12,17 +14,17 @@ from hgext.vcsreplicator.log.kafka.options import parse
 
 
 class ToldBroker(Broker):
-    """Answers by its members: topic → partitions."""
+    """Answers by its members: topic → partitions, and settings that differ from the needed ones."""
 
     def __init__(self, counts: dict[str, int]) -> None:
         super().__init__(parse("kafka://127.0.0.1:9092?topic-prefix=hg."))
-        self.counts, self.hidden = counts, set[str]()
+        self.counts, self.hidden, self.changed = counts, set[str](), dict[str, str | None]()
 
     def find_hidden(self, names: Sequence[str]) -> set[str]:
         return set(names) & self.hidden
 
     def ask(self, doing: str, question: Callable[[Any], Any]) -> Any:
-        settings = {self.full(topic.name): topic_settings(topic, None) for topic in topics()}
+        settings = {self.full(topic.name): topic_settings(topic, None) | self.changed for topic in topics()}
         return question(
             Mock(
                 describe_topics=lambda: [
@@ -72,3 +74,12 @@ def test_a_missing_topic_is_told_from_a_hidden_one_also_that_of_the_transactors(
     broker.hidden = {ACKS, OWNERS}
     compared = {each.name: each for each in compare_topics(broker, topics()) if each.found is None}
     assert {name: each.is_shown for name, each in compared.items()} == {ACKS: False}
+
+
+@pytest.mark.parametrize("value", ["many", "\u00b2", "", None])
+def test_a_setting_of_kafka_that_is_no_number_is_a_difference(value: str | None) -> None:
+    broker = ToldBroker(make_counts())
+    broker.changed = dict.fromkeys(("max.message.bytes", "retention.ms"), value)
+    [events] = [each for each in compare_topics(broker, topics()) if each.name == EVENTS]
+    assert {each.setting: each.found for each in events.differences} == broker.changed
+    assert broker.largest(EVENTS) is None

@@ -179,14 +179,17 @@ class Broker:
     def largest(self, topic: str) -> int | None:
         """Return `max.message.bytes` less the framing, at most LARGEST.
 
-        Returns None if the broker does not show it.
+        Returns None if the broker shows no number.
         """
         resource = ConfigResource("TOPIC", self.full(topic), ["max.message.bytes"])
         found = self.ask(
             f"settings of {self.full(topic)}", lambda admin: admin.describe_configs([resource], config_filter="all")
         )
-        setting = found.get("topic", {}).get(self.full(topic), {}).get("max.message.bytes")
-        return None if setting is None else min(LARGEST, max(0, int(setting["value"]) - FRAMING))
+        setting = found.get("topic", {}).get(self.full(topic), {}).get("max.message.bytes", {})
+        try:
+            return min(LARGEST, max(0, int(setting.get("value") or "") - FRAMING))
+        except ValueError:
+            return None
 
     def offsets(self, topic: str, spec: OffsetSpec, partitions: Collection[int] | None = None) -> dict[int, int]:
         numbers = range(self.partitions(topic)) if partitions is None else partitions

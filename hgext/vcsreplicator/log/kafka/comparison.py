@@ -72,12 +72,12 @@ def _compare_one(broker: Broker, topic: Topic, described: _Described, shown: Map
         remedies.append(
             f"{_write_tool(broker, 'kafka-configs.sh')} --alter --entity-type topics --entity-name {name} --add-config {changes}"
         )
-    kept = shown.get("retention.ms", "-1")
+    kept = _parse_number(shown.get("retention.ms", "-1"))
     present = Topic(
         name=topic.name,
         partitions=len(partitions),
         compacted="compact" in policy if policy else topic.compacted,
-        retention=None if "delete" not in (policy or "") or kept == "-1" else int(kept) / 1000,
+        retention=None if "delete" not in (policy or "") or kept in (None, float("inf")) else kept / 1000,
     )
     return TopicComparison(
         name=topic.name,
@@ -94,20 +94,20 @@ def _compare_settings(topic: Topic, shown: Mapping[str, str], in_sync: int | Non
         found = shown.get(setting, "nothing")
         if found == needed or (topic.compacted and setting in _OF_DELETION):
             continue
-        less = _parse_number(found) < _parse_number(needed) if _is_number(found) and _is_number(needed) else None
+        numbers = _parse_number(found), _parse_number(needed)
+        less = None if numbers[0] is None or numbers[1] is None else numbers[0] < numbers[1]
         if (setting in _AT_LEAST and less is False) or (setting in _AT_MOST and less is True):
             continue
         is_must = setting not in _AT_MOST and not (setting == "retention.ms" and less is False)
         yield TopicDifference(setting=setting, found=found, needed=needed, is_must=is_must)
 
 
-def _is_number(text: str) -> bool:
-    return text.removeprefix("-").replace(".", "", 1).isdigit()
-
-
-def _parse_number(text: str) -> float:
-    """Return the number; infinity for -1, which stands for no limit."""
-    return float("inf") if text == "-1" else float(text)
+def _parse_number(text: str | None) -> float | None:
+    """Return the number, infinity for -1, which stands for no limit; None for another text."""
+    try:
+        return float("inf") if text == "-1" else float(text or "")
+    except ValueError:
+        return None
 
 
 def _write_tool(broker: Broker, name: str) -> str:
