@@ -106,6 +106,24 @@ def test_what_clients_saw_is_named_when_it_becomes_secret_and_appears(server: Se
     assert server.told["phase.1"]["phases"] == [{"phase": "draft", "heads": [seen]}]
 
 
+def test_phases_are_told_by_roots_on_the_way_up_and_heads_down(server: Server) -> None:
+    root, head = server.push("root", "head")
+    server.hide(root)
+    assert server.told["phase.1"]["phases"] == [{"phase": "secret", "heads": [root]}]
+    server.operate("phase", "--draft", head)
+    assert server.told["phase.1"]["phases"] == [{"phase": "draft", "heads": [head]}]
+
+
+def test_a_push_that_brings_a_withdrawn_changeset_shows_it_again(server: Server) -> None:
+    """As Mercurial does it without this extension: a client that has the changeset sends it again."""
+    [withdrawn] = server.push("withdrawn")
+    server.hide(withdrawn)
+    [child] = server.push("its child")
+    assert server.operate("log", "-r", withdrawn, "-T", "{phase}") == "draft"
+    assert server.told["changegroup.1"]["heads"] == [child]
+    assert server.told["phase.1"]["phases"] == [{"phase": "draft", "heads": [child]}]
+
+
 def test_heads_are_those_of_what_is_not_secret(server: Server) -> None:
     base = server.develop("log", "-r", ".", "-T", "{node}")
     seen = server.commit("seen")
