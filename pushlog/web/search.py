@@ -25,48 +25,16 @@ if TYPE_CHECKING:
 # Functions whose work grows at most with the number of changesets. Their strings are names, dates or a part of a text, never the
 # pattern of a file.
 _FUNCTIONS = frozenset(
-    (
-        *(
-            "all",
-            "ancestors",
-            "author",
-            "bookmark",
-            "branch",
-            "children",
-            "date",
-            "desc",
-            "descendants",
-            "draft",
-            "first",
-        ),
-        *(
-            "head",
-            "heads",
-            "id",
-            "keyword",
-            "last",
-            "limit",
-            "max",
-            "merge",
-            "min",
-            "none",
-            "obsolete",
-            "only",
-            "p1",
-            "p2",
-        ),
-        *("parents", "present", "public", "rev", "reverse", "roots", "secret", "tag", "user"),
-        *("pushdate", "pushhead", "pushid", "pushrev", "pushuser", "automationrelevant"),
-    )
+    b"all ancestors author bookmark branch children date desc descendants draft first head heads id keyword last limit max merge "
+    b"min none obsolete only p1 p2 parents present public rev reverse roots secret tag user "
+    b"pushdate pushhead pushid pushrev pushuser automationrelevant".split()
 )
 # Nodes of a parsed revset that need no work of their own.
-_PLAIN = frozenset(("string", "symbol", "list", "group", "or"))
+_PLAIN = frozenset((b"string", b"symbol", b"list", b"group", b"or"))
 # Operators. Missing are `##`, `=`, and the `#` and `[]` of relations.
 _OPERATORS = frozenset(
-    (
-        *("and", "not", "minus", "negate", "only", "onlypost", "parent", "parentpost"),
-        *("range", "rangepre", "rangepost", "rangeall", "dagrange", "dagrangepre", "dagrangepost", "dagrangeall"),
-    )
+    b"and not minus negate only onlypost parent parentpost range rangepre rangepost rangeall dagrange dagrangepre dagrangepost "
+    b"dagrangeall".split()
 )
 # Bytes of a search. The time to parse one grows with their square.
 LONGEST = 8192
@@ -139,25 +107,23 @@ def _refuse_huge_numbers(select: Callable[..., Any]) -> Callable[..., Any]:
 def is_bounded(tree: ParsedRevset) -> bool:
     """Return whether a parsed revset has only what is listed, and little of it."""
     work = 0
-    for node in _list_nodes(tree):
-        kind, *members = node
-        name = kind.decode("ascii", "replace")
-        if name in _PLAIN:
-            if name == "string" and members[0].startswith(_EXPRESSION):
+    for kind, *members in _list_nodes(tree):
+        if kind in _PLAIN:
+            if kind == b"string" and members[0].startswith(_EXPRESSION):
                 return False
-        elif _is_listed(name, members):
+        elif _is_listed(kind, members):
             work += 1
         else:
             return False
     return work <= MOST
 
 
-def _is_listed(name: str, members: list[Any]) -> bool:
+def _is_listed(kind: bytes, members: list[Any]) -> bool:
     """Return whether a function or an operator may be in a search."""
-    if name == "func":
-        called, named = members[0][:2]
-        return called == b"symbol" and named.decode("ascii", "replace") in _FUNCTIONS
-    return name in _OPERATORS or (name == "ancestor" and _is_near(*members))
+    if kind == b"func":
+        called, name = members[0][:2]
+        return called == b"symbol" and name in _FUNCTIONS
+    return kind in _OPERATORS or (kind == b"ancestor" and _is_near(*members))
 
 
 def _is_near(start: ParsedRevset, distance: ParsedRevset) -> bool:
