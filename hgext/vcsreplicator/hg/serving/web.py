@@ -223,22 +223,18 @@ def _answer_or_refuse(hgweb: _RepositoryFolder, environ: dict[str, Any], start_r
         if _is_of_opening(problem) or isinstance(problem, OSError):
             return _refuse_unreadable(problem, environ, start_response)
         kind, line = type(problem).__name__, _raising_line(problem)
-        for status, is_cause in _CAUSES.items():
-            if is_cause(problem):
-                logger.warning("request not understood", path=environ.get("PATH_INFO"), problem=kind, place=line)
-                start_response(status, _PLAIN_TEXT, sys.exc_info())
-                return [status[4:].encode() + b"\n"]
+        is_missing = isinstance(problem, error.RepoLookupError)
+        if is_missing or _is_malformed(problem):
+            status = "404 Not Found" if is_missing else "400 Bad Request"
+            logger.warning("request not understood", path=environ.get("PATH_INFO"), problem=kind, place=line)
+            start_response(status, _PLAIN_TEXT, sys.exc_info())
+            return [status[4:].encode() + b"\n"]
         if isinstance(problem, error.RepoError | error.StorageError):
             return _refuse_unreadable(problem, environ, start_response)
         logger.error("request failed", path=environ.get("PATH_INFO"), reason=_describe(problem), place=line)
         start_response("500 Internal Server Error", _PLAIN_TEXT, sys.exc_info())
         return [b"The request failed; the server's log has the reason.\n"]
     return itertools.chain([first], body)
-
-
-def _is_missing(problem: BaseException) -> bool:
-    """Return whether the client named a changeset that it may not know."""
-    return isinstance(problem, error.RepoLookupError)
 
 
 def _is_malformed(problem: BaseException) -> bool:
@@ -252,10 +248,6 @@ def _is_malformed(problem: BaseException) -> bool:
     if isinstance(problem, ValueError):
         return any(call.f_code is request.parserequestfromenv.__code__ for call in calls)
     return isinstance(problem, KeyError) and calls[-1].f_code is request.multidict.__getitem__.__code__
-
-
-# Status → whether an exception is the client's mistake.
-_CAUSES: dict[str, Callable[[BaseException], bool]] = {"404 Not Found": _is_missing, "400 Bad Request": _is_malformed}
 
 
 def _refuse_unreadable(problem: Exception, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
