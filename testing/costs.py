@@ -5,6 +5,7 @@ Seconds of the processor and not of the clock, so that a loaded machine measures
 those that nothing waited for; what a fixture of a session costs is in the test that asked for it first.
 """
 
+import contextlib
 import ctypes
 import os
 from collections.abc import Iterator
@@ -39,17 +40,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 def _read_seconds() -> float:
     """The processor seconds of this process and of all below it, with their children that ended."""
-    used: dict[int, int] = {}
-    children: dict[int, list[int]] = {}
-    for process in map(int, filter(str.isdecimal, os.listdir("/proc"))):
-        try:
-            with open(f"/proc/{process}/stat", "rb") as status:
-                fields = status.read().rpartition(b")")[2].split(maxsplit=15)
-        except OSError:  # ended meanwhile
-            continue
-        used[process] = sum(map(int, fields[11:15]))
-        children.setdefault(int(fields[1]), []).append(process)
-    found = [os.getpid()]
+    found, ticks = [os.getpid()], 0
     for process in found:
-        found += children.get(process, [])
-    return sum(used[process] for process in found) / TICKS
+        with contextlib.suppress(OSError):  # ended meanwhile
+            with open(f"/proc/{process}/stat", "rb") as status:
+                ticks += sum(map(int, status.read().rpartition(b")")[2].split(maxsplit=15)[11:15]))
+            for thread in os.listdir(f"/proc/{process}/task"):
+                with open(f"/proc/{process}/task/{thread}/children", "rb") as children:
+                    found += map(int, children.read().split())
+    return ticks / TICKS
