@@ -690,15 +690,15 @@ def test_a_failed_attempt_costs_the_same_however_many_repositories_wait_for_the_
         for _ in range(2):
             jobs.work._run_task(str(jobs.root / name), task)
     jobs.work._tasks = dict(jobs.work._tasks)
-    assert jobs.work._tasks_away == 3
+    assert jobs.work._obstructed[relay_work.Obstacle.AWAY] == 3
     jobs.work._table = {Job.SEND: Mock()}
     jobs.work._run_task(str(jobs.root / "a"), jobs.work._tasks[str(jobs.root / "a")])
-    assert jobs.work._tasks_away == 0
+    assert jobs.work._obstructed[relay_work.Obstacle.AWAY] == 0
 
 
 def test_many_repositories_that_wait_for_the_log_are_not_tried_all_at_once(jobs: Jobs) -> None:
-    jobs.work._tasks_away = 1000
-    task = relay_work._RepositoryTask(is_away=True, failures=100)
+    jobs.work._obstructed[relay_work.Obstacle.AWAY] = 1000
+    task = relay_work._RepositoryTask(obstacle=relay_work.Obstacle.AWAY, failures=100)
     delays = {jobs.work._choose_delay(task) for _ in range(20)}
     assert len(delays) > 10
     assert all(0.8 <= delay <= 1.2 for delay in delays)

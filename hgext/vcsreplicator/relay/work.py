@@ -4,10 +4,12 @@
 It works in many repositories at once, on one job at a time in each, and retries failures indefinitely.
 """
 
+import enum
 import os
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -44,18 +46,26 @@ QUIET_FAILURES = 3
 TICK = 0.1
 
 
+class Obstacle(enum.StrEnum):
+    """What stood in the way of many repositories at once, by the newest failure in one.
+
+    The log was away, or this user may not use a file of the repository.
+    """
+
+    AWAY = "away"
+    DENIED = "denied"
+
+
 @dataclass(slots=True)
 class _RepositoryTask:
     """The jobs that wait in one repository.
 
-    `running` is true while a worker does some of them, `is_away` if the newest failure was that the log was away, `is_denied` if it
-    was that this user may not use a file of the repository.
+    `running` is true while a worker does some of them. `obstacle` is None if the newest failure had another reason.
     """
 
     jobs: set[Job] = field(default_factory=set)
     running: bool = False
-    is_away: bool = False
-    is_denied: bool = False
+    obstacle: Obstacle | None = None
     failures: int = 0
     not_before: float = 0.0
 
@@ -79,15 +89,14 @@ class Failure:
 class _JobOutcomes:
     """What came of the jobs in one repository.
 
-    These are the jobs to retry, a failure to roll back, and one of another job. `is_away` and `has_answered` say what the newest
-    failure, and a job that succeeded, showed of the log, `is_denied` that this user may not use a file.
+    These are the jobs to retry, a failure to roll back, and one of another job. `obstacle` is that of the newest failure;
+    `has_answered` says that a job succeeded that needs the log and the repository.
     """
 
     retried: set[Job] = field(default_factory=set)
     unrecovered: Failure | None = None
     failure: Failure | None = None
-    is_away: bool = False
-    is_denied: bool = False
+    obstacle: Obstacle | None = None
     has_answered: bool = False
 
     def note(self, failure: Failure) -> None:
@@ -112,8 +121,8 @@ class Work:
         self._table, self._stop, self._clock = table, stop, clock
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="relay")
         self._tasks: dict[str, _RepositoryTask] = {}
-        # How many tasks wait because the log was away, and how many for a right.
-        self._tasks_away = self._tasks_denied = 0
+        # How many tasks wait for the end of each obstacle.
+        self._obstructed = Counter[Obstacle]()
         self._lines = GroupedLines(clock)
         self.failed: dict[str, Failure] = {}
         self.unrecovered: dict[str, Failure] = {}
@@ -169,24 +178,20 @@ class Work:
     def _run_task(self, folder: str, task: _RepositoryTask) -> None:
         with self._changed:
             jobs, task.jobs = task.jobs, set()
-            was_away, was_denied = task.is_away, task.is_denied
-            self._set_away(task, is_away=False)
-            self._set_denied(task, is_denied=False)
+            before = task.obstacle
+            self._set_obstacle(task, None)
         outcomes = self._run_jobs(folder, task, jobs)
         with self._changed:
             task.running = False
             task.jobs |= outcomes.retried
-            self._set_away(task, is_away=outcomes.is_away)
-            self._set_denied(task, is_denied=outcomes.is_denied)
+            self._set_obstacle(task, outcomes.obstacle)
             if outcomes.retried:
                 task.failures += 1
                 task.not_before = self._clock.monotonic() + self._choose_delay(task)
             else:
                 task.failures, task.not_before = 0, 0.0
-            if was_away and outcomes.has_answered and not outcomes.is_away:
-                self._start_those_away()
-            if was_denied and outcomes.has_answered and not outcomes.is_denied:
-                self._start_those_denied()
+            if before is not None and outcomes.has_answered and outcomes.obstacle is not before:
+                self._start_obstructed(before)
             _replace_failure(self.unrecovered, folder, outcomes.unrecovered)
             _replace_failure(self.failed, folder, outcomes.failure)
             if any(failure and not failure.is_busy for failure in (outcomes.unrecovered, outcomes.failure)):
@@ -200,44 +205,31 @@ class Work:
 
     def _choose_delay(self, task: _RepositoryTask) -> float:
         """Return the seconds to a task's next attempt; the caller holds the condition."""
-        if task.is_denied:
-            fair = min(self._tasks_denied / OFTEN, LONGEST)
+        if task.obstacle is Obstacle.DENIED:
+            fair = min(self._obstructed[Obstacle.DENIED] / OFTEN, LONGEST)
             return max(DENIED.delay(task.failures, random.random()), fair * (0.8 + 0.4 * random.random()))
         longest = RECONNECT.delay(task.failures, random.random())
-        if not task.is_away:
+        if task.obstacle is None:
             return longest
-        often = FAILOVER.delay(task.failures, random.random()) * max(1.0, self._tasks_away / OFTEN)
+        often = FAILOVER.delay(task.failures, random.random()) * max(1.0, self._obstructed[Obstacle.AWAY] / OFTEN)
         return min(often, longest)
 
-    def _set_away(self, task: _RepositoryTask, *, is_away: bool) -> None:
-        """Note whether a task waits for the log; the caller holds the condition."""
-        self._tasks_away += is_away - task.is_away
-        task.is_away = is_away
+    def _set_obstacle(self, task: _RepositoryTask, obstacle: Obstacle | None) -> None:
+        """Note what a task waits for; the caller holds the condition."""
+        if task.obstacle is not None:
+            self._obstructed[task.obstacle] -= 1
+        if obstacle is not None:
+            self._obstructed[obstacle] += 1
+        task.obstacle = obstacle
 
-    def _set_denied(self, task: _RepositoryTask, *, is_denied: bool) -> None:
-        """Note whether a task waits for a right; the caller holds the condition."""
-        self._tasks_denied += is_denied - task.is_denied
-        task.is_denied = is_denied
-
-    def _start_those_denied(self) -> None:
-        """Start what waits for a right, which an operator may have given to all.
-
-        The caller holds the condition.
-        """
-        for folder, task in self._tasks.items():
-            if task.is_denied:
-                self._set_denied(task, is_denied=False)
-                task.not_before = 0.0
-                self._start_task(folder, task)
-
-    def _start_those_away(self) -> None:
-        """Start what waits for the log, which answers again.
+    def _start_obstructed(self, obstacle: Obstacle) -> None:
+        """Start what waits for the end of an obstacle, which is over for one of the tasks.
 
         Each is started once for the first success, not again for the next. The caller holds the condition.
         """
         for folder, task in self._tasks.items():
-            if task.is_away:
-                self._set_away(task, is_away=False)
+            if task.obstacle is obstacle:
+                self._set_obstacle(task, None)
                 task.not_before = 0.0
                 self._start_task(folder, task)
 
@@ -266,9 +258,9 @@ class Work:
                 if not (os.path.isdir(os.path.join(folder, ".hg")) or is_hidden(folder)):
                     logger.info("repository gone", job=job, folder=folder)
                     return _JobOutcomes(outcomes.retried)
-                outcomes.is_away = isinstance(error, Unavailable) and not isinstance(error, BlobsUnavailable)
                 reason, denied = explain(folder, error), find_denied(folder, error)
-                outcomes.is_denied = denied is not None
+                is_away = isinstance(error, Unavailable) and not isinstance(error, BlobsUnavailable)
+                outcomes.obstacle = Obstacle.AWAY if is_away else None if denied is None else Obstacle.DENIED
                 self._note_failure(folder, job, task, error, reason)
                 outcomes.note(Failure(job, reason, now, is_permanent=denied is not None))
                 if job is Job.RECOVER:

@@ -124,10 +124,10 @@ def test_closed_repositories_are_tried_seldom_and_all_at_once_after_a_success(tm
 def test_the_more_repositories_are_closed_the_less_often_each_is_tried(tmp_path: Path) -> None:
     closed = ClosedRepositories(tmp_path, 0)
     closed.stop.set()
-    task = relay_work._RepositoryTask(is_denied=True, failures=1)
+    task = relay_work._RepositoryTask(obstacle=relay_work.Obstacle.DENIED, failures=1)
     assert closed.work._choose_delay(task) < 0.2
     for count, least in ((200, 40.0), (100_000, 480.0)):
-        closed.work._tasks_denied = count
+        closed.work._obstructed[relay_work.Obstacle.DENIED] = count
         assert all(least <= closed.work._choose_delay(task) <= 720.0 for _ in range(20))
-    closed.work._tasks_denied, task.failures = 1, 100
+    closed.work._obstructed[relay_work.Obstacle.DENIED], task.failures = 1, 100
     assert 96.0 <= closed.work._choose_delay(task) <= 144.0
