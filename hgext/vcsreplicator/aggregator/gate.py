@@ -17,10 +17,10 @@ from pathlib import Path
 import structlog
 
 from ..keys.pairs import KeyPair, agree, make_key, read_keys
-from ..keys.seal import SEAL, Seal, SealKey, is_sealed, read_seal
+from ..keys.seal import SEAL, SealKey, is_sealed, read_seal
 from ..log import Record
 from ..words.errors import BadConfig
-from ..words.roster import MirrorState, Roster
+from ..words.roster import Mirror, MirrorState, Roster
 
 logger = structlog.get_logger()
 
@@ -62,16 +62,6 @@ class ForeignRecord:
     is_open: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sealing:
-    """What the seal of a mirror must have; without `keys`, no record of it counts."""
-
-    epoch: int
-    keys: Mapping[str, SealKey]
-    is_removed: bool
-    sealed_from: int | None
-
-
 class AckGate:
     """Decides which records of `acks` count; used by one thread.
 
@@ -88,13 +78,9 @@ class AckGate:
         self.first_sealed: dict[str, int] = {}
         self._secures = _list_keys(roster)
         self._requires = bool(roster.requires_keys)
-        self._sealings = {
-            mirror.name: _Sealing(
-                epoch=mirror.epoch or 0,
-                keys=_agree_all(mirror.name, mirror.keys or (), own),
-                is_removed=mirror.state is MirrorState.REMOVED,
-                sealed_from=mirror.sealed_from,
-            )
+        # The mirrors that must seal, each with what its seals must agree with; without that, no record of it counts.
+        self._sealing = {
+            mirror.name: (mirror, _agree_all(mirror.name, mirror.keys or (), own))
             for mirror in roster.mirrors
             if mirror.keys or roster.requires_keys
         }
@@ -115,18 +101,18 @@ class AckGate:
         """
         key = record.key or ""
         name = key.partition("/")[0]
-        sealing = self._sealings.get(name)
-        if sealing is None:
+        if name not in self._sealing:
             return GateVerdict.EARLY if self._requires else GateVerdict.COUNTS
-        verdict = self._compare(record, key, sealing, read_seal(record.headers.get(SEAL)))
+        mirror, keys = self._sealing[name]
+        verdict = self._compare(record, key, mirror, keys)
         if verdict is GateVerdict.COUNTS:
             if name not in self._sealed:
                 self._sealed.add(name)
-                if sealing.sealed_from is None:
+                if mirror.sealed_from is None:
                     self.first_sealed[name] = record.offset
             self._close_foreign(key)
-        elif verdict is not GateVerdict.EARLY and self._is_early(record, name, sealing):
-            if record.value is not None and not sealing.is_removed:
+        elif verdict is not GateVerdict.EARLY and self._is_early(record, mirror):
+            if record.value is not None and mirror.state is not MirrorState.REMOVED:
                 self._unsealed.add(name)
             return GateVerdict.EARLY
         elif verdict is not GateVerdict.EARLY:
@@ -139,7 +125,7 @@ class AckGate:
         None if its mirror need not seal.
         """
         key = record.key or ""
-        return self._serials.get(key) if key.partition("/")[0] in self._sealings else None
+        return self._serials.get(key) if key.partition("/")[0] in self._sealing else None
 
     def end_loading(self) -> None:
         """Judge each record alone from here on: all records of the log have passed."""
@@ -174,15 +160,16 @@ class AckGate:
         elif found is not None:
             found.is_open = False
 
-    def _is_early(self, record: Record, name: str, sealing: _Sealing) -> bool:
+    def _is_early(self, record: Record, mirror: Mirror) -> bool:
         """Return whether the mirror may not have begun to seal before this record."""
-        has_begun = sealing.sealed_from is not None and record.offset >= sealing.sealed_from
-        return sealing.is_removed or not (has_begun or name in self._sealed)
+        has_begun = mirror.sealed_from is not None and record.offset >= mirror.sealed_from
+        return mirror.state is MirrorState.REMOVED or not (has_begun or mirror.name in self._sealed)
 
-    def _compare(self, record: Record, key: str, sealing: _Sealing, seal: Seal | None) -> GateVerdict:
-        if seal is None or not is_sealed(seal, sealing.keys, key=key, value=record.value):
+    def _compare(self, record: Record, key: str, mirror: Mirror, keys: Mapping[str, SealKey]) -> GateVerdict:
+        seal = read_seal(record.headers.get(SEAL))
+        if seal is None or not is_sealed(seal, keys, key=key, value=record.value):
             return GateVerdict.FOREIGN
-        if seal.epoch != sealing.epoch:  # of an earlier life under this name
+        if seal.epoch != (mirror.epoch or 0):  # of an earlier life under this name
             return GateVerdict.EARLY
         known = self._serials.get(key, -1)
         if seal.serial < known:
