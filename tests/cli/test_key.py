@@ -49,4 +49,4 @@ def test_an_aggregator_without_a_file_for_its_key_gets_none(config: Path) -> Non
 
 def test_a_relative_file_for_the_key_of_an_aggregator_is_refused(config: Path) -> None:
     config.write_text(config.read_text().partition("[aggregator]")[0] + '[aggregator]\nkey = "here"\n')
-    assert "aggregator.key: expected an absolute file, got 'here'" in str(key(config, "aggregator").exception)
+    assert "aggregator.key: expected an absolute path, got 'here'" in str(key(config, "aggregator").exception)

@@ -3,8 +3,7 @@
 
 from dataclasses import dataclass
 
-from ..words.errors import quote_value
-from ..words.shape import Seconds, within
+from ..words.shape import Seconds, absolute, within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +25,6 @@ class AggregatorSettings:
 
     def __post_init__(self) -> None:
         within(self, group_time=(0, 3600), beat=(0.01, 3600), silence=(0.01, 3600), batch=(1, 10_000))
-        if self.key is not None and not self.key.startswith("/"):
-            raise ValueError(f"key: expected an absolute file, got {quote_value(self.key)}")
+        absolute(self, "key")
         if self.sign and self.key is None:
             raise ValueError("sign: expected `key` too, the file of the key that signs")

@@ -9,7 +9,7 @@ from ..words.clock import DAY
 from ..words.errors import quote_value
 from ..words.path import check_prefix
 from ..words.secrecy import split_url
-from ..words.shape import GIB, Bytes, Days, Seconds, within
+from ..words.shape import GIB, Bytes, Days, Seconds, absolute, within
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 _KIB = 1024
@@ -50,13 +50,9 @@ class MirrorSettings:
     def __post_init__(self) -> None:
         if not _NAME.match(self.name):
             raise ValueError(f"name: expected letters, digits, dots and dashes, got {self.name[:70]!r}")
-        for name, folder in (("root", self.root), ("state", self.state)):
-            if folder is not None and not folder.startswith("/"):
-                raise ValueError(f"{name}: expected an absolute folder, got {quote_value(folder)}")
+        absolute(self, "root", "state", "master_auth")
         if self.master is not None:
             _check_master(self.master)
-        if self.master_auth is not None and not self.master_auth.startswith("/"):
-            raise ValueError(f"master-auth: expected an absolute file, got {quote_value(self.master_auth)}")
         for prefix in (*self.paths, *self.paths.values()):
             check_prefix(prefix, "paths")
         many, size, seconds = (1, 10**9), (1, 1024 * GIB), (0.01, 31 * DAY)
