@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from click_man.core import write_man_pages
 
-from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.words.version import VERSION
 
 

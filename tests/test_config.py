@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.cli.config import _check_sections
+from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.config import load
 from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log

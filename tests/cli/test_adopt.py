@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.cli.adopt_conversion import Conversion
 from hgext.vcsreplicator.cli.adopt_mapping import LANDING_ACCOUNTS, MAPPING, Counterpart
 from hgext.vcsreplicator.cli.config import _check_sections
+from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.config import load
 from hgext.vcsreplicator.words.errors import BadConfig
 from pushlog.settings import LANDING_OPTIONS

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hgext.vcsreplicator.cli import asking, program, progress
+from hgext.vcsreplicator.cli import asking, progress
+from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.dashboard.asked import question
 from hgext.vcsreplicator.dashboard.server import _answer_questions
 from hgext.vcsreplicator.log import ACKS, SERVICES, STATE, Log

@@ -19,7 +19,7 @@ from typing import Self
 import pytest
 from click.testing import CliRunner
 
-from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.log import ACKS, ROSTER, SERVICES, STATE, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log

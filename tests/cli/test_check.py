@@ -18,7 +18,8 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console, Group
 
-from hgext.vcsreplicator.cli import asking, program, status
+from hgext.vcsreplicator.cli import asking, status
+from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.log import SERVICES, STATE, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.reports import ServiceReporter

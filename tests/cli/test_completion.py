@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.shell_completion import BashComplete
 
-from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.cli.verbs import program
 
 TEXT = """
 log = "kafka://127.0.0.1:1"

@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 from mercurial import util
 
-from hgext.vcsreplicator.cli import config_hg, program
+from hgext.vcsreplicator.cli import config_hg
+from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import BadConfig

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from hgext.vcsreplicator.aggregator.decisions.arrival import Arrival, follow
-from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.cli.bootstrap import _Display
 from hgext.vcsreplicator.cli.display import table
+from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, NOTICES, ROSTER, STATE, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror.jobs.bootstrap import CopyFailed, Progress

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.cli.requests import who
+from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.log import STATE, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror.notes import Notes

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from hgext.vcsreplicator import cli
+from hgext.vcsreplicator.cli import verbs
 
 
 def end_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -17,7 +18,7 @@ def end_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> int:
     def fail(**_: object) -> None:
         raise error
 
-    monkeypatch.setattr(cli.program, "main", fail)
+    monkeypatch.setattr(verbs.program, "main", fail)
     with pytest.raises(SystemExit) as ended:
         cli.main()
     return int(str(ended.value.code))
@@ -55,13 +56,13 @@ def test_a_file_of_another_user_names_the_owner_to_run_as(
     ],
 )
 def test_a_misspelt_verb_is_told_the_nearest(typed: str, told: str) -> None:
-    ended = CliRunner().invoke(cli.program, [typed])
+    ended = CliRunner().invoke(verbs.program, [typed])
     assert ended.exit_code == 2
     assert told in ended.stderr
 
 
 def test_a_misspelt_verb_below_errors_is_told_the_nearest() -> None:
-    ended = CliRunner().invoke(cli.program, ["errors", "lis"])
+    ended = CliRunner().invoke(verbs.program, ["errors", "lis"])
     assert ended.exit_code == 2
     assert "No such command 'lis'. Did you mean 'list'?" in ended.stderr
 
@@ -72,9 +73,9 @@ def test_a_mistake_of_ours_has_its_traceback(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_help_shows_each_verb_once_in_its_group_within_80_columns() -> None:
-    shown = CliRunner().invoke(cli.program, ["--help"], terminal_width=80).stdout.splitlines()
+    shown = CliRunner().invoke(verbs.program, ["--help"], terminal_width=80).stdout.splitlines()
     groups = [line for line in shown if line.endswith(":") and not line.startswith((" ", "Usage", "Options"))]
     assert groups == ["Try it:", "Services:", "Operators:", "Notices:", "Other services:"]
     listed = [line.split()[0] for line in shown[shown.index("Try it:") :] if line.startswith("  ")]
-    assert listed == list(cli.VERBS)
+    assert listed == list(verbs.VERBS)
     assert max(map(len, shown)) <= 80

@@ -12,8 +12,9 @@ from typing import Any
 import click.testing
 import pytest
 
-from hgext.vcsreplicator.cli import program, progress, status, verify
+from hgext.vcsreplicator.cli import progress, status, verify
 from hgext.vcsreplicator.cli.progress import Meter, metered_log
+from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.config import load
 from hgext.vcsreplicator.log import EVENTS, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from hgext.vcsreplicator.aggregator import offline_roster
 from hgext.vcsreplicator.aggregator.loop import run
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
-from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.log import ACKS, ROSTER, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import Refused

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.demo import preparation
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.errors import BadConfig, Refused

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, NewTopic
 
-from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.kafka.broker import Broker
 from hgext.vcsreplicator.log.kafka.comparison import _write_reassignment

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.words.errors import ReplicationError
 from testing.builders.cluster import Cluster
 from testing.builders.notifier.endpoint import Endpoint, Reply

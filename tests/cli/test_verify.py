@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from hgext.vcsreplicator.cli import program, verify
+from hgext.vcsreplicator.cli import verify
+from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.mirror.comparison import ComparisonOutcome, Verdict
 from hgext.vcsreplicator.mirror.jobs.verify import Round
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.keys.pairs import KeyPair, make_key
 from hgext.vcsreplicator.keys.signed import sign_ack, sign_notice
 from hgext.vcsreplicator.words.errors import ReplicationError

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hgext.vcsreplicator.cli import dashboard, program
+from hgext.vcsreplicator.cli import dashboard
+from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.config import Config
 from hgext.vcsreplicator.dashboard import server
 from hgext.vcsreplicator.dashboard.readers import Readers, read_users

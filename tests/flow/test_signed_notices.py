@@ -8,7 +8,7 @@ import kombu
 import pytest
 from click.testing import CliRunner, Result
 
-from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.cli.verbs import program
 from testing.builders.cluster import Cluster
 from testing.waiting import eventually
 from tests.flow.test_rogue import announced, give_key, pushed, run

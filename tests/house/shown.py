@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.cli.verbs import program
 from tests.house.sources import files
 
 PAGES = dict(files("*.md", ":!tests/golden"))

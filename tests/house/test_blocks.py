@@ -17,7 +17,7 @@ import referencing
 from mercurial import config as mercurial_config
 from mercurial import ui as mercurial_ui
 
-from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.log import ERRORS, topics
 from hgext.vcsreplicator.log.kafka.options import parse
 from hgext.vcsreplicator.status.health import Endpoint

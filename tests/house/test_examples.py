@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.cli.config import _check_sections
+from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.config import load
 from tests.house.shown import CODE, PAGES, misspelt
 

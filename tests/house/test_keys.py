@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 import pushlog
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
-from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.cli.config import _check_sections
+from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.config import load
 from hgext.vcsreplicator.hg.settings import KEYS
 from hgext.vcsreplicator.mirror import MirrorSettings

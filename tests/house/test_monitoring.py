@@ -16,7 +16,7 @@ import yaml
 from prometheus_client import REGISTRY
 
 from hgext.vcsreplicator.aggregator import alarms
-from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.service import EXIT_CONFIG, EXIT_FENCED
 from hgext.vcsreplicator.words.records import Reason
 from testing.services.cache import CHECKOUT

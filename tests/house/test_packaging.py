@@ -16,7 +16,7 @@ import pytest
 import yaml
 from click.shell_completion import BashComplete
 
-from hgext.vcsreplicator.cli import VERBS, program
+from hgext.vcsreplicator.cli.verbs import VERBS, program
 from testing.services.cache import CHECKOUT
 
 

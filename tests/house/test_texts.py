@@ -4,8 +4,7 @@
 import re
 from collections.abc import Iterable
 
-from hgext.vcsreplicator.cli import VERBS
-from hgext.vcsreplicator.cli.verbs import DAEMONS
+from hgext.vcsreplicator.cli.verbs import DAEMONS, VERBS
 from testing.services.cache import CHECKOUT
 from tests.house.sources import files
 

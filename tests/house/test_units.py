@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.cli import VERBS
+from hgext.vcsreplicator.cli.verbs import VERBS
 from hgext.vcsreplicator.service import EXIT_CONFIG, EXIT_FENCED
 from testing.services.cache import CHECKOUT
 

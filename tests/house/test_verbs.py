@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.cli.verbs import program
 from tests.house.sources import PRODUCT, files, texts_of
 
 # What a verb that lists or shows something is named.

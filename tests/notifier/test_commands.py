@@ -16,7 +16,7 @@ from typing import Any
 import click.testing
 import pytest
 
-from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.log import NOTICES, Log
 from hgext.vcsreplicator.words.errors import Refused, ReplicationError, Unavailable
 from notifier.destinations.pulse.listener import ListenSettings, ReceivedMessage, listen

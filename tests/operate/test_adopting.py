@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.cli.verbs import program
 from testing.builders.cluster import Cluster
 from testing.faults import PythonSteps
 from testing.waiting import eventually

@@ -11,6 +11,7 @@ import pytest
 import structlog
 
 from hgext.vcsreplicator import cli, service
+from hgext.vcsreplicator.cli import verbs
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.service import serve
 from hgext.vcsreplicator.words.errors import BadConfig, Fenced, TopicMissing, Unavailable
@@ -119,7 +120,7 @@ def test_before_a_service_began_it_is_the_same(
     def fails(**_: object) -> Callable[[], None]:
         raise error
 
-    monkeypatch.setattr(cli.program, "main", fails)
+    monkeypatch.setattr(verbs.program, "main", fails)
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == code

@@ -4,7 +4,7 @@
 A verb is a module of this folder with a click command named `command`, or a command of `daemons`; `verbs` lists them. A module that
 one verb alone uses begins with its name: `config_rights`. Verbs share the others: `asking`, `delivering`, `display`, `options`,
 `progress` and `requests`. This module imports almost nothing, so that `main` decides what Ctrl-C does before anything else is
-loaded. `program` and `VERBS` are those of `verbs`.
+loaded.
 """
 
 import signal
@@ -12,15 +12,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # `typing` need not be loaded for it
-    from typing import Any, NoReturn
-
-
-def __getattr__(name: str) -> "Any":
-    if name not in ("program", "VERBS"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import verbs
-
-    return getattr(verbs, name)
+    from typing import NoReturn
 
 
 def _refuse_without_services(error: ModuleNotFoundError) -> "NoReturn":

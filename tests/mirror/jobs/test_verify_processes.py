@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.cli import verify as verb
+from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.mirror.comparison import ComparisonOutcome, Verdict
 from hgext.vcsreplicator.mirror.jobs.verify import VerifySettings, compare
 from testing.builders.mirror.author import Author

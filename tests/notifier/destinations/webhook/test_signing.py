@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.demo.layout import PROGRAM
 from hgext.vcsreplicator.service import EXIT_CONFIG
 from hgext.vcsreplicator.words.errors import BadConfig, Refused

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 import notifier.services.edge
 from hgext.vcsreplicator import service
-from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.config import load
 from hgext.vcsreplicator.log import check_message
 from hgext.vcsreplicator.words.errors import BadConfig
