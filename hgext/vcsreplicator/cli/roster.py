@@ -5,7 +5,6 @@ A change is a request to the aggregator, and the verb waits for its decision. A 
 them wait, is only described without `--yes`.
 """
 
-import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -40,35 +39,56 @@ def command() -> None:
     """
 
 
-def _asking_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a verb that asks for a change and returns the request."""
+def _asks(verb: Verb, *options: Callable[..., Any]) -> Callable[[Callable[[], None]], click.Command]:
+    """Make a verb that asks for a change; what it decorates has only the help.
 
-    @click.option("--reason", default="", metavar="TEXT", help="Recorded with the decision.")
-    @with_wait(default=10.0, help="How long to wait for the decision of the aggregator.")
-    @with_config
-    @functools.wraps(function)
-    def wrapped(
-        config: Config,
-        *arguments: Any,
-        reason: str,
-        wait: float,
-        offline: bool = False,
-        yes: bool = True,
-        **options: Any,
+    `options` have the names of the request's members.
+    """
+
+    def ask(
+        config: Config, *, reason: str, wait: float, offline: bool = False, yes: bool = True, **members: Any
     ) -> None:
         with metered_log(config) as log:
             picture = read_picture(log)
-            request = function(picture, reason, *arguments, **options)
+            request = make_request(verb, reason, **_read_members(picture, **members))
             # Raises Refused as the aggregator would now.
             rosters.decide(picture.roster, request, positions={}, now=request.time)
-            if not yes and request.verb is not Verb.ADD:
+            if not yes and verb is not Verb.ADD:
                 raise Refused(f"{_describe_effect(picture, request)}; add --yes to do it")
             if not yes:
                 _check_section(config, request.mirror)
             decided = _decide_offline(config, log, request) if offline else ask_aggregator(log, request, wait)
             _print_decision(*decided)
 
-    return wrapped
+    def make(described: Callable[[], None]) -> click.Command:
+        wrapped: Callable[..., Any] = with_config(ask)
+        for option in (_with_wait, _with_reason, *reversed(options)):
+            wrapped = option(wrapped)
+        return command.command(verb.value, help=described.__doc__)(wrapped)
+
+    return make
+
+
+def _read_members(
+    picture: Picture,
+    *,
+    repository: str | None = None,
+    backup: bool | None = None,
+    include: tuple[str, ...] | None = None,
+    exclude: tuple[str, ...] = (),
+    answer: str | None = None,
+    **members: Any,
+) -> dict[str, Any]:
+    """Return the members of a request from the values of a verb's options."""
+    if repository is not None:
+        members["repository"] = picture.find_repository(repository).repository
+    if backup is not None:
+        members["role"] = MirrorRole.BACKUP if backup else MirrorRole.SERVING
+    if include is not None:
+        members["rules"] = Rules(include=include, exclude=exclude)
+    if answer is not None:
+        members["allow"] = answer == "yes"
+    return members
 
 
 def _check_section(config: Config, name: str | None) -> None:
@@ -81,6 +101,10 @@ def _check_section(config: Config, name: str | None) -> None:
         )
 
 
+_with_reason = click.option("--reason", default="", metavar="TEXT", help="Recorded with the decision.")
+_with_wait = with_wait(default=10.0, help="How long to wait for the decision of the aggregator.")
+_with_mirror = click.argument("mirror", metavar="NAME", shell_complete=complete_mirror)
+_with_answer = click.argument("answer", type=click.Choice(["yes", "no"]))
 # For the verbs of `offline_roster.VERBS`; the others need an aggregator.
 _with_offline = click.option("--offline", is_flag=True, help="Decide here, while no aggregator runs.")
 
@@ -119,134 +143,88 @@ def list_(config: Config, decisions: bool, is_whole: bool, as_json: bool) -> Non
         console().print(_decision_table(roster))
 
 
-@command.command()
-@click.argument("name", shell_complete=complete_mirror)
-@click.option("--backup", is_flag=True, help="No notice waits for it, and it ignores deletions.")
-@click.option("--inactive", is_flag=True, help="Add it without gating; it gates after `roster join`.")
-@with_rules
-@click.option("--key", metavar="KEY", help="Count only what it seals with this key (vcsreplicator key NAME).")
-@click.option("--yes", is_flag=True, help="Add it even if the file has sections of mirrors and none of this one.")
-@_asking_options
-def add(
-    picture: Picture,
-    reason: str,
-    name: str,
-    backup: bool,
-    inactive: bool,
-    include: Any,
-    exclude: Any,
-    key: str | None,
-) -> RosterRequest:
+@_asks(
+    Verb.ADD,
+    _with_mirror,
+    click.option("--backup", is_flag=True, help="No notice waits for it, and it ignores deletions."),
+    click.option("--inactive", is_flag=True, help="Add it without gating; it gates after `roster join`."),
+    with_rules,
+    click.option("--key", metavar="KEY", help="Count only what it seals with this key (vcsreplicator key NAME)."),
+    click.option("--yes", is_flag=True, help="Add it even if the file has sections of mirrors and none of this one."),
+)
+def add() -> None:
     """Add a mirror and let it join.
 
     Notices of later pushes wait for it.
     """
-    rules = Rules(include=include, exclude=exclude)
-    role = MirrorRole.BACKUP if backup else MirrorRole.SERVING
-    return make_request(Verb.ADD, reason, mirror=name, role=role, inactive=inactive, rules=rules, key=key)
 
 
-@command.command()
-@click.argument("name", shell_complete=complete_mirror)
-@_asking_options
-def join(picture: Picture, reason: str, name: str) -> RosterRequest:
+@_asks(Verb.JOIN, _with_mirror)
+def join() -> None:
     """Let an inactive mirror join.
 
     Notices of later pushes wait for it. It becomes active once it serves everything that is released.
     """
-    return make_request(Verb.JOIN, reason, mirror=name)
 
 
-@command.command()
-@click.argument("name", shell_complete=complete_mirror)
-@click.option("--repository", metavar="PATH|ID", help="End the deactivation of this repository only.")
-@_with_offline
-@_asking_options
-def activate(picture: Picture, reason: str, name: str, repository: str | None) -> RosterRequest:
+@_asks(
+    Verb.ACTIVATE,
+    _with_mirror,
+    click.option("--repository", metavar="PATH|ID", help="End the deactivation of this repository only."),
+    _with_offline,
+)
+def activate() -> None:
     """Make a mirror active at once.
 
     All notices that are not written yet wait for it.
     """
-    return make_request(Verb.ACTIVATE, reason, mirror=name, repository=_repository_id(picture, repository))
 
 
-@command.command()
-@click.argument("name", shell_complete=complete_mirror)
-@click.option("--repository", metavar="PATH|ID", help="Deactivate it for this repository only.")
-@with_yes
-@_with_offline
-@_asking_options
-def deactivate(picture: Picture, reason: str, name: str, repository: str | None) -> RosterRequest:
+@_asks(
+    Verb.DEACTIVATE,
+    _with_mirror,
+    click.option("--repository", metavar="PATH|ID", help="Deactivate it for this repository only."),
+    with_yes,
+    _with_offline,
+)
+def deactivate() -> None:
     """Deactivate a mirror: notices no longer wait for it.
 
     With --repository, only the notices of that repository.
     """
-    return make_request(Verb.DEACTIVATE, reason, mirror=name, repository=_repository_id(picture, repository))
 
 
-@command.command()
-@click.argument("name", shell_complete=complete_mirror)
-@with_yes
-@_asking_options
-def remove(picture: Picture, reason: str, name: str) -> RosterRequest:
+@_asks(Verb.REMOVE, _with_mirror, with_yes)
+def remove() -> None:
     """Remove an inactive mirror for good, and forget its levels."""
-    return make_request(Verb.REMOVE, reason, mirror=name)
 
 
-@command.command()
-@click.argument("name", shell_complete=complete_mirror)
-@with_rules
-@with_yes
-@_with_offline
-@_asking_options
-def rules(picture: Picture, reason: str, name: str, include: Any, exclude: Any) -> RosterRequest:
+@_asks(Verb.RULES, _with_mirror, with_rules, with_yes, _with_offline)
+def rules() -> None:
     """Set which repositories a mirror carries (default: all)."""
-    return make_request(Verb.RULES, reason, mirror=name, rules=Rules(include=include, exclude=exclude))
 
 
-@command.command("add-key")
-@click.argument("name", shell_complete=complete_mirror)
-@click.argument("key")
-@_asking_options
-def add_key(picture: Picture, reason: str, name: str, key: str) -> RosterRequest:
+@_asks(Verb.ADD_KEY, _with_mirror, click.argument("key"))
+def add_key() -> None:
     """Give a mirror a key, or a second one.
 
     From then on only what it seals counts. `vcsreplicator key NAME` on its machine makes KEY.
     """
-    return make_request(Verb.ADD_KEY, reason, mirror=name, key=key)
 
 
-@command.command("remove-key")
-@click.argument("name", shell_complete=complete_mirror)
-@click.argument("key")
-@with_yes
-@_asking_options
-def remove_key(picture: Picture, reason: str, name: str, key: str) -> RosterRequest:
+@_asks(Verb.REMOVE_KEY, _with_mirror, click.argument("key"), with_yes)
+def remove_key() -> None:
     """Remove a key of a mirror: what it sealed with it does not count any more."""
-    return make_request(Verb.REMOVE_KEY, reason, mirror=name, key=key)
 
 
-@command.command("require-keys")
-@click.argument("answer", type=click.Choice(["yes", "no"]))
-@with_yes
-@_asking_options
-def require_keys(picture: Picture, reason: str, answer: str) -> RosterRequest:
+@_asks(Verb.REQUIRE_KEYS, _with_answer, with_yes)
+def require_keys() -> None:
     """Decide whether acks of mirrors without a key count."""
-    return make_request(Verb.REQUIRE_KEYS, reason, allow=answer == "yes")
 
 
-@command.command("allow-empty")
-@click.argument("answer", type=click.Choice(["yes", "no"]))
-@with_yes
-@_with_offline
-@_asking_options
-def allow_empty(picture: Picture, reason: str, answer: str) -> RosterRequest:
+@_asks(Verb.ALLOW_EMPTY, _with_answer, with_yes, _with_offline)
+def allow_empty() -> None:
     """Allow or hold notices that no mirror gates."""
-    return make_request(Verb.ALLOW_EMPTY, reason, allow=answer == "yes")
-
-
-def _repository_id(picture: Picture, named: str | None) -> str | None:
-    return None if named is None else picture.find_repository(named).repository
 
 
 def _describe_effect(picture: Picture, request: RosterRequest) -> str:
