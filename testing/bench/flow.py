@@ -120,9 +120,11 @@ def _measure(log: str, broker: str, *options: str) -> list[Row]:
             arrived = consumer.wait(head)
             if number < WARM:
                 continue
-            committed = next(m.time for m in moments if m.what == "committed on the master")
+            committed = moments["committed on the master"]
             for word, name in MOMENTS:
-                samples[name].append(1000 * (max(m.time for m in moments if m.what.startswith(word)) - committed))
+                samples[name].append(
+                    1000 * (max(at for what, at in moments.items() if what.startswith(word)) - committed)
+                )
             consumed.append(1000 * (arrived - committed))
             returned.append(1000 * (arrived - end))
         consumer.close()

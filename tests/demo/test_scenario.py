@@ -12,7 +12,7 @@ import boto3
 import kombu
 import pytest
 
-from hgext.vcsreplicator.demo.scenario import PushMoment, Watcher, order_moments, with_delivery
+from hgext.vcsreplicator.demo.scenario import Watcher, order_moments, with_delivery
 from hgext.vcsreplicator.log import NOTICES, STATE, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.records import Notice
@@ -31,26 +31,17 @@ NAMES = ("red", "blue")
 
 def test_a_notice_is_never_shown_as_delivered_before_it_was_written() -> None:
     """The time of a file is a little early."""
-    moments = [PushMoment(time=1.0, what="committed on the master"), PushMoment(time=1.044, what="notice written")]
-    moments.append(PushMoment(time=1.098, what="hg push returned"))
+    moments = {"committed on the master": 1.0, "notice written": 1.044, "hg push returned": 1.098}
     for delivered in (1.0434, 1.05):
-        assert [moment.what for moment in with_delivery(moments, delivered)][1:3] == [
-            "notice written",
-            "notice delivered (JSON lines)",
-        ]
+        assert list(with_delivery(moments, delivered))[1:3] == ["notice written", "notice delivered (JSON lines)"]
 
 
 def test_a_release_is_never_shown_after_what_it_allowed() -> None:
     """If its record was replaced before it was read, its time is that of the next one."""
     times = {"committed on the master": 1.0, "served by alpha": 1.2, "served by beta": 1.1, "released": 1.3}
-    ordered = order_moments([PushMoment(time=time, what=what) for what, time in times.items()])
-    assert [moment.what for moment in ordered] == [
-        "committed on the master",
-        "released",
-        "served by beta",
-        "served by alpha",
-    ]
-    assert order_moments([*ordered, PushMoment(time=1.3, what="notice written")])[1].time == 1.1
+    ordered = order_moments(times)
+    assert list(ordered) == ["committed on the master", "released", "served by beta", "served by alpha"]
+    assert order_moments(ordered | {"notice written": 1.3})["released"] == 1.1
 
 
 def test_a_release_is_shown_although_the_record_of_its_notice_takes_its_place(tmp_path: Path) -> None:
@@ -70,7 +61,7 @@ def test_a_release_is_shown_although_the_record_of_its_notice_takes_its_place(tm
                 log.append([state(0)])
                 eventually(lambda: "released" in watcher._moments.get((chain.repository, 1), {}), "the release is read")
                 log.append([state(1), NewRecord(topic=NOTICES, key=chain.repository, value=to_json(notice))])
-            at = {moment.what: moment.time for moment in watcher.wait_for_notice("hello", 30)}
+            at = watcher.wait_for_notice("hello", 30)
     assert at["in the log"] <= at["released"] < at["notice written"]
 
 

@@ -180,18 +180,15 @@ def _push_and_show(layout: Layout) -> None:
                 output, returned = scenario.push_changesets(layout, name, count)
             moments = watcher.wait_for_notice(name, 30)
             notices, delivered = scenario.wait_for_lines(layout.notices, lines + number, 30)
-            _print_timeline(
-                count, output, [*moments, scenario.PushMoment(time=returned, what="hg push returned")], delivered
-            )
+            _print_timeline(count, output, scenario.with_delivery({**moments, "hg push returned": returned}, delivered))
         click.echo("\nThe notice:")
         rich.print_json(json.dumps(notices[-1]))
 
 
-def _print_timeline(count: int, output: str, moments: list[scenario.PushMoment], delivered: float) -> None:
+def _print_timeline(count: int, output: str, moments: scenario.Timeline) -> None:
     remote = [line.removeprefix("remote: ") for line in output.splitlines() if line.startswith("remote: ")]
-    start = next(moment.time for moment in moments if moment.what == "committed on the master")
-    in_order = scenario.with_delivery(moments, delivered)
-    rows = [(f"{(moment.time - start) * 1000:7.1f} ms", moment.what) for moment in in_order]
+    start = moments["committed on the master"]
+    rows = [(f"{(at - start) * 1000:7.1f} ms", what) for what, at in moments.items()]
     screen = console()
     screen.print(Text(f"\npush of {count} {'changesets' if count > 1 else 'changeset'}", "bold"))
     for line in remote:

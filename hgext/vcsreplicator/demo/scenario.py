@@ -10,8 +10,7 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ..log import ACKS, EVENTS, NOTICES, STATE, Log, Record
@@ -22,13 +21,8 @@ from ..words.records import AGGREGATOR, Ack, Notice, RepositoryState
 from ..words.shape import from_json
 from .layout import Layout
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PushMoment:
-    """One step of a push: when (seconds since the epoch), and what."""
-
-    time: float
-    what: str
+# What happened to a push → when, seconds since the epoch, in order.
+Timeline = dict[str, float]
 
 
 class Watcher:
@@ -36,7 +30,7 @@ class Watcher:
 
     def __init__(self, log: Log) -> None:
         # By repository and sequence: when each step happened, and the repository's path.
-        self._moments: dict[tuple[str, int], dict[str, float]] = {}
+        self._moments: dict[tuple[str, int], Timeline] = {}
         self._paths: dict[tuple[str, int], str] = {}
         starts = {(t, p): end for t in (EVENTS, ACKS, STATE, NOTICES) for p, end in log.ends(t).items()}
         self._log, self._reader = log, log.reader(starts)
@@ -65,7 +59,7 @@ class Watcher:
             stop.set()
             thread.join()
 
-    def wait_for_notice(self, path: str, timeout: float) -> list[PushMoment]:
+    def wait_for_notice(self, path: str, timeout: float) -> Timeline:
         """Wait for the newest event's notice, and return the timeline.
 
         Raises Unavailable after `timeout` seconds.
@@ -80,12 +74,11 @@ class Watcher:
                 self._take_records(self._reader.poll(0.5))
         return moments
 
-    def _find_announced(self, path: str) -> list[PushMoment] | None:
+    def _find_announced(self, path: str) -> Timeline | None:
         """Return the timeline of the newest event; None while it has no notice."""
         newest = max((key for key, known in self._paths.items() if known == path), key=lambda key: key[1], default=None)
         moments = {} if newest is None else self._moments[newest]
-        found = [PushMoment(time=at, what=what) for what, at in moments.items()]
-        return order_moments(found) if "notice written" in moments else None
+        return order_moments(moments) if "notice written" in moments else None
 
     def _take_records(self, records: Iterable[Record]) -> None:
         for record in records:
@@ -120,26 +113,23 @@ class Watcher:
         self._moments.setdefault((repository, seq), {}).setdefault(what, at)
 
 
-def order_moments(moments: Sequence[PushMoment]) -> list[PushMoment]:
+def order_moments(moments: Timeline) -> Timeline:
     """Sort the moments by time; nothing was served before its release.
 
     The record of a release is replaced by that of its notice, which may be the first that is read.
     """
-    served = min((moment.time for moment in moments if moment.what.startswith("served by ")), default=float("inf"))
-    placed = [
-        replace(moment, time=min(moment.time, served)) if moment.what == "released" else moment for moment in moments
-    ]
-    return sorted(placed, key=lambda moment: (moment.time, moment.what.startswith("served by ")))
+    served = {what: at for what, at in moments.items() if what.startswith("served by ")}
+    placed = {what: min([at, *served.values()]) if what == "released" else at for what, at in moments.items()}
+    return dict(sorted(placed.items(), key=lambda moment: (moment[1], moment[0] in served)))
 
 
-def with_delivery(moments: Sequence[PushMoment], delivered: float) -> list[PushMoment]:
+def with_delivery(moments: Timeline, delivered: float) -> Timeline:
     """Add the delivery of the notice, at the time of the file that got it.
 
     A system stamps its files with its last tick, up to 10 ms early, but nothing is delivered before it is written to the log.
     """
-    written = max((moment.time for moment in moments if moment.what == "notice written"), default=delivered)
-    found = [*moments, PushMoment(time=max(delivered, written), what="notice delivered (JSON lines)")]
-    return sorted(found, key=lambda moment: moment.time)
+    found = moments | {"notice delivered (JSON lines)": max(delivered, moments.get("notice written", delivered))}
+    return dict(sorted(found.items(), key=lambda moment: moment[1]))
 
 
 def hg(layout: Layout, *arguments: str, env: Mapping[str, str] | None = None) -> str:
