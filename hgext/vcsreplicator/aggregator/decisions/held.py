@@ -50,18 +50,6 @@ class HeldEvent:
             self.value = None
         return self.pending
 
-    def peek_incarnation(self) -> object:
-        """Return the incarnation that the value names, unchecked; None if there is none.
-
-        It takes a fifth of the time of `opened`.
-        """
-        if self.pending is not None:
-            return self.pending.event.incarnation
-        try:
-            return shape.parse(self.value or b"", "Pending")["event"]["incarnation"]
-        except (MalformedEvent, LookupError, TypeError):
-            return None
-
     def is_readable(self) -> bool:
         """Return whether the value is a pending record, of this version or a newer one."""
         try:

@@ -93,7 +93,7 @@ class Repository:
         if state is None or newest.seq > state.seq:
             return True
         known = (state.incarnation, *state.retired)
-        return newest.peek_incarnation() not in known and newest.is_known()
+        return newest.is_known() and newest.event.incarnation not in known
 
     def lacks(self, event: Event) -> bool:
         """Return whether the queue lacks this event, which has no notice by the state."""
