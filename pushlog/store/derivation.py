@@ -18,7 +18,7 @@ from mercurial.transaction import transaction as Transaction
 
 from . import boot, database, entry
 from .connections import sqlite3
-from .frames import TornRecord, UnknownVersion
+from .frames import OlderCopy, TornRecord, UnknownVersion
 from .storage import FILE, Pushlog
 
 SALVAGED = b"%s; what follows is taken from pushlog2.db, and the damaged rest is kept in pushlog-damaged.log\n"
@@ -109,7 +109,7 @@ def _apply_new_facts(
         known = {fact.id for fact in facts}
         for push in lost:
             if push.id in known or not boot.is_suspect(connection):
-                raise error.Abort(LOST % push.id, hint=LOST_HINT)
+                raise error.Abort(LOST % push.id, hint=LOST_HINT) from OlderCopy()
             log.repo.ui.warn(RECOVERED % push.id)
         database.clear(connection)
     for fact in (*facts, *lost):

@@ -35,6 +35,10 @@ class TornRecord(Exception):
         super().__init__(f"{os.fsdecode(name)}: damaged record at byte {offset}: {reason}")
 
 
+class OlderCopy(Exception):
+    """A file that lacks records which are known from elsewhere."""
+
+
 class UnknownVersion(TornRecord):
     """A frame of another version: its magic differs in the last byte."""
 

@@ -11,6 +11,7 @@ socket:
     relay → push    {"sent": 12}                      the log has it
     relay → push    {"failed": "Permission denied"}   only with `reasons`: the relay lacks a right here, and goes on trying;
                                                       with `"full": true` if a disk is full
+    push  → relay   {"refused": "Permission denied"}  the server refuses the push for a reason of its own, not of the push
     push  → relay   {"ask": "mirrors", "id": REPOSITORY, "incarnation": INCARNATION, "announced": 12}
                                                       only with `acknowledge = mirrors`, and only after the previous answer:
                                                       do all mirrors serve 12, and is its notice written?
@@ -44,6 +45,8 @@ PATIENCE = 0.5
 GLANCE = 0.2
 # Bytes of the longest answer.
 ANSWER_LIMIT = 8192
+# Characters of the longest reason of a refusal.
+REASON_LIMIT = 500
 # When the pause ends, by the place of the relay or of the log; on the monotonic clock.
 _ends: dict[str, float] = {}
 
@@ -93,6 +96,11 @@ class RelayLine:
         with contextlib.suppress(OSError):
             self._connection.sendall(_encode_line({"seq": seq, "reasons": True}))
             self._committed = seq
+
+    def report_refusal(self, reason: str) -> None:
+        """Report that the server refuses pushes here, so that an operator reads why."""
+        with contextlib.suppress(OSError):
+            self._connection.sendall(_encode_line({"refused": reason[:REASON_LIMIT]}))
 
     def wait_until_sent(self, *, patience: float) -> bool | None:
         """Return whether the log has everything up to the reported event.

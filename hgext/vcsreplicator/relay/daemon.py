@@ -64,6 +64,9 @@ RECHECK = 2.0
 # Most repositories that one look at failures takes: a report names fewer troubles.
 LOOKED_AT = 20
 
+# Seconds for which a refused push is reported, unless another one is accepted there.
+REMEMBERED = 3600.0
+
 # Seconds between two removals of old blobs.
 BLOB_SWEEP = 3600.0
 
@@ -119,6 +122,7 @@ class _Relay:
         relay_socket = RelaySocket(settings.socket, group_of=next(iter(settings.roots)))
         self._server = Server(relay_socket, work=self._work, roots=tuple(settings.roots), find_state=self._watch.state)
         jobs.on_sent, jobs.on_available = self._note_sent, self._server.available
+        self._server.on_push = self._note_answer
         # Set when there may be something to look at before the next round or report.
         self._is_woken, self._looked = threading.Event(), float("-inf")
         self._work.on_trouble = self._is_woken.set
@@ -128,6 +132,9 @@ class _Relay:
         self._log, self._blobs_due = log, float("-inf")
         self._gone = GoneWatch(settings, log, self._watch, clock, stop)
         self._found: list[ServiceTrouble] = []
+        # By repository, why the newest push was refused; the socket's thread changes it.
+        self._refused: dict[str, ServiceTrouble] = {}
+        self._reported: list[ServiceTrouble] = []
         # Repositories with a failed job that were looked at since the last round.
         self._looked_at: set[str] = set()
         # Repositories of which events were sent since troubles were looked for. Workers add to this set, so nothing replaces it.
@@ -146,6 +153,7 @@ class _Relay:
         while self._wait_for_work(stop, due):
             if time.monotonic() < due:
                 is_changed = self._leave_out_sent() | self._look_at_failures()
+                is_changed |= self._list_refused() != self._reported
                 if is_changed or time.monotonic() >= self._reporter.due:
                     self._report()
                 continue
@@ -183,6 +191,25 @@ class _Relay:
             self._is_woken.set()
         self._server.sent(folder, seq)
 
+    def _note_answer(self, folder: str, reason: str | None) -> None:
+        """Report soon that a push was refused, or no more; the socket's thread calls this."""
+        known = self._refused.pop(folder, None)
+        if reason is not None:
+            text = f"{folder}: a push was refused: {reason}"
+            refused = ServiceTrouble(text=text, since=self._clock.now(), is_urgent=True)
+            self._refused[folder] = known if known and known.text == text else refused
+        if known or reason is not None:
+            self._is_woken.set()
+
+    def _list_refused(self) -> list[ServiceTrouble]:
+        """Return the refusals of the last REMEMBERED seconds that no other trouble explains."""
+        now = self._clock.now()
+        explained = {each.text.partition(REFUSES)[0] for each in self._found if REFUSES in each.text}
+        for folder, refused in list(self._refused.items()):
+            if abs(now - refused.since) > REMEMBERED:
+                self._refused.pop(folder, None)
+        return [refused for folder, refused in list(self._refused.items()) if folder not in explained]
+
     def _leave_out_sent(self) -> bool:
         """Leave out the troubles that ended by sending; return whether any did."""
         sent = {self._sent.pop() for _ in range(len(self._sent))}
@@ -192,14 +219,19 @@ class _Relay:
         return len(self._found) < before
 
     def _look_at_failures(self) -> bool:
-        """Look where a job failed since the round; return whether anything is wrong."""
+        """Look where a job failed since the round, or where pushes are refused.
+
+        Returns whether anything is wrong.
+        """
         failing = [folder for folder in self._work.list_failing() if folder not in self._looked_at]
         new = failing[:LOOKED_AT]
         self._looked_at.update(new)
         if len(failing) > len(new):
             self._is_woken.set()
         now = self._clock.now()
-        found = [each for folder in new for each in check_repository(folder, self._work, self._losses, now)]
+        # The job of a refused push may fail after this look.
+        looked_at = dict.fromkeys((*new, *list(self._refused)[:LOOKED_AT]))
+        found = [each for folder in looked_at for each in check_repository(folder, self._work, self._losses, now)]
         kinds = {_name_kind(each) for each in found}
         self._found = [each for each in self._found if _name_kind(each) not in kinds] + found
         return bool(found)
@@ -247,12 +279,14 @@ class _Relay:
     def _report(self) -> None:
         """Report the troubles to monitoring and, if a report is due, to the log."""
         now = self._clock.now()
-        counts = Counter(finding_of(each, now - each.since, now).level for each in self._found)
+        self._reported = self._list_refused()
+        troubles = [*self._found, *self._reported]
+        counts = Counter(finding_of(each, now - each.since, now).level for each in troubles)
         for severity in (Severity.WARNING, Severity.CRITICAL):
             TROUBLES.labels(severity.name.lower()).set(counts[severity])
         FORKED.set(sum(REFUSES in each.text for each in self._found))
         LATE.set(sum(WAITS in each.text and each.is_urgent for each in self._found))
-        self._reporter.report(group_troubles(self._found, self._settings.roots), now=now)
+        self._reporter.report(group_troubles(troubles, self._settings.roots), now=now)
 
 
 def _wake_at_stop(stop: threading.Event, stirred: threading.Event) -> None:

@@ -52,7 +52,8 @@ class Server:
     """Serves pushes at a socket.
 
     `roots` are the folders where repositories may be. `find_state` returns a repository's state as the relay has read it, by its
-    id; each state must also be given to `announced`, after `find_state` returns it.
+    id; each state must also be given to `announced`, after `find_state` returns it. `on_push` gets the folder of a repository
+    and why a push is refused there, or None once one is accepted.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Server:
         roots: tuple[str, ...],
         find_state: Callable[[str], RepositoryState | None],
     ) -> None:
+        self.on_push: Callable[[str, str | None], None] = lambda folder, reason: None
         self._socket, self._work, self._find_state = relay_socket, work, find_state
         self._roots = tuple(os.path.realpath(root).rstrip("/") + "/" for root in roots)
         self._selector = selectors.DefaultSelector()
@@ -228,6 +230,9 @@ class Server:
                 return True
             if peer.folder is not None and message.get("ask") == "mirrors":
                 return self._await_notice(peer, message["id"], message["incarnation"], message["announced"])
+            if peer.folder is not None and isinstance(message.get("refused"), str):
+                self.on_push(peer.folder, message["refused"])
+                return True
             seq = message["seq"]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return False
@@ -235,6 +240,7 @@ class Server:
             return False
         with self._lock:
             peer.waits_for, peer.wants_reasons = seq, message.get("reasons") is True
+        self.on_push(peer.folder, None)
         self._work.add(peer.folder, Job.SEND, now=True)
         return True
 

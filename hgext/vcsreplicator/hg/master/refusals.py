@@ -18,6 +18,8 @@ from mercurial.node import bin
 from mercurial.transaction import transaction as Transaction
 from mercurial.utils import stringutil
 
+from pushlog.store.frames import OlderCopy, TornRecord
+
 from ...outbox.entry import Entry
 from ...outbox.file import RECORD_LIMIT, Outbox
 from ...relay import client
@@ -25,7 +27,8 @@ from ...words.event import Changes
 from ...words.shape import to_json
 from ...words.value import replace
 from .. import observe
-from ..text import local
+from ..text import local, text
+from . import repository
 
 if TYPE_CHECKING:
     from mercurial.obsolete import _Marker
@@ -42,20 +45,50 @@ NO_ROOM = b"no room on the disk of the server; the push is rolled back"
 _CONTROL = r"[\x00-\x1f\x7f]"
 
 
+class Forked(error.Abort):
+    """The refusal while the log has another history than the outbox."""
+
+
 def name_full_disk(orig: Callable[..., Any], repo: localrepository, cg: Any, *arguments: Any) -> Any:
     """Wrap `exchange.unbundle`: turn the error of a full disk into Abort.
 
-    Mercurial answers Abort so that the client can read it.
+    Mercurial answers Abort so that the client can read it. The relay gets each refusal for which the server's files are the reason.
     """
     try:
         return orig(repo, cg, *arguments)
-    except OSError as problem:
-        if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
+    except Exception as problem:
+        if has_server_fault(problem):
+            _report_refusal(repo, problem)
+        if not isinstance(problem, OSError) or problem.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         refusal = error.Abort(NO_ROOM)
         # The form in which the client reads it: an error of the rollback does not have it.
         refusal.duringunbundle2 = isinstance(cg, bundle2.unbundle20)
         raise refusal from problem
+
+
+def has_server_fault(problem: BaseException | None) -> bool:
+    """Return whether a file of the server is the reason, neither the push nor its client."""
+    while problem is not None:
+        if isinstance(problem, (OSError, TornRecord, OlderCopy, Forked)):
+            return not isinstance(problem, (ConnectionError, TimeoutError, error.LockHeld))
+        problem = problem.__cause__
+    return False
+
+
+def _report_refusal(repo: localrepository, problem: Exception) -> None:
+    master = repository.replicated(repo)
+    if master is not None and master.replication_settings.relay:
+        line = client.RelayLine.open(master.replication_settings.relay, master.replication_folder)
+        if line is not None:
+            line.report_refusal(describe(problem))
+            line.close()
+
+
+def describe(problem: Exception) -> str:
+    """Return the reason and the hint of a refusal."""
+    reason, hint = stringutil.forcebytestr(problem), getattr(problem, "hint", None)
+    return text(b"%s (%s)" % (reason, hint) if hint else reason)
 
 
 def refuse_odd_markers(markers: list[_Marker]) -> None:
@@ -112,7 +145,7 @@ def refuse_fork(box: Outbox, *, is_empty: bool = False) -> None:
     except OSError as problem:
         raise name_unreadable(problem) from problem
     if fork is not None:
-        raise error.Abort(
+        raise Forked(
             f"this repository refuses changes: {fork.reason}".encode(),
             hint=b"see 'hg help replicateadopt'",
         )

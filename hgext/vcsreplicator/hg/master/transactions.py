@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from mercurial import error
 from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction as Transaction
-from mercurial.utils import stringutil
 
 from pushlog.store import disk
 from pushlog.store.unhooked import open_unhooked
@@ -40,7 +39,9 @@ def open_captured(repo: MasterRepository, begin: Callable[[], Transaction], desc
             refusals.refuse_unavailable_log(Outbox(repo.svfs), line, settings)
         captured = capture.compare_and_begin(repo, transaction=desc)
         tr = open_unhooked(repo, begin) if desc.startswith(OWN) else begin()
-    except BaseException:
+    except BaseException as problem:
+        if line is not None and isinstance(problem, Exception):
+            line.report_refusal(refusals.describe(problem))
         _close(line)
         raise
     if desc != LIFECYCLE:
@@ -109,11 +110,8 @@ def announce_creation(repo: localrepository) -> None:
     except error.LockError:
         return
     except Exception as problem:
-        reason, hint = stringutil.forcebytestr(problem), getattr(problem, "hint", None)
-        repo.ui.warn(
-            b"not announced yet, the relay or the next change does it: %s\n"
-            % (b"%s (%s)" % (reason, hint) if hint else reason)
-        )
+        reason = refusals.describe(problem).encode("utf-8", "surrogateescape")
+        repo.ui.warn(b"not announced yet, the relay or the next change does it: %s\n" % reason)
 
 
 def after_clone(original: Any, *arguments: Any, **keywords: Any) -> Any:
