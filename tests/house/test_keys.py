@@ -125,7 +125,7 @@ def test_the_example_is_a_configuration(tmp_path: Path, is_whole: bool) -> None:
 
 
 # Pages whose sections mark each key.
-MARKED = ("destinations", "hg-push", "poll", "work", "edge", "decode", "guardian")
+MARKED = ("destinations", "hg-push-services", "edge-decoder", "guardian")
 KINDS = {
     "public": PublicSettings,
     "notifier": NotifierSettings,
@@ -195,7 +195,12 @@ def test_a_page_marks_what_is_required_and_what_is_a_default(page: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "page"),
-    [(PollSettings, "poll"), (WorkSettings, "work"), (EdgeSettings, "edge"), (GuardianSettings, "guardian")],
+    [
+        (PollSettings, "hg-push-services"),
+        (WorkSettings, "hg-push-services"),
+        (EdgeSettings, "edge-decoder"),
+        (GuardianSettings, "guardian"),
+    ],
 )
 def test_every_required_key_of_a_section_is_on_its_page(kind: type, page: str) -> None:
     needed = {

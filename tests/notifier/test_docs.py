@@ -36,6 +36,11 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
 
 
+def first_block(page: str, section: str) -> str:
+    """The example that begins with this section."""
+    return next(block for block in blocks(page, "toml") if block.startswith(section))
+
+
 def test_example_of_a_destination_works(
     log: Log, notifier: Notifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,38 +70,38 @@ def test_every_key_in_the_docs_is_one(tmp_path: Path) -> None:
 
 
 def test_every_key_of_the_queue_in_the_docs_is_one() -> None:
-    whole = "[public.urls]\n" + blocks("hg-push.md", "toml")[0]
-    assert set(read(tomllib.loads(whole), "hg-push.md").destinations) == {"workers"}
+    whole = "[public.urls]\n" + first_block("hg-push-services.md", "[notifier.workers]")
+    assert set(read(tomllib.loads(whole), "hg-push-services.md").destinations) == {"workers"}
 
 
 def test_every_key_of_the_poller_in_the_docs_is_one(tmp_path: Path) -> None:
-    (tmp_path / "v.toml").write_text(blocks("poll.md", "toml")[0])
+    (tmp_path / "v.toml").write_text(first_block("hg-push-services.md", "[poll]"))
     settings = load(tmp_path / "v.toml").settings(PollSettings, "poll")
     assert len(settings.repositories) == 2
 
 
 def test_every_key_of_the_worker_in_the_docs_is_one(tmp_path: Path) -> None:
-    (tmp_path / "v.toml").write_text(blocks("work.md", "toml")[0])
+    (tmp_path / "v.toml").write_text(first_block("hg-push-services.md", "[work]"))
     settings = load(tmp_path / "v.toml").settings(WorkSettings, "work")
     assert settings.repositories == ("https://hg.example/",)
 
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(
-    ("page", "words", "key"),
+    ("page", "section", "words", "key"),
     [
-        ("poll.md", "poll", "poll.password"),
-        ("work.md", "work --migrate", "work.database-password"),
-        ("work.md", "work", "work.database-password"),
-        ("work.md", "pushes --parked", "work.database-password"),
-        ("guardian.md", "guardian user list", "guardian.password"),
-        ("guardian.md", "guardian watch", "guardian.smtp-password"),
+        ("hg-push-services.md", "[poll]", "poll", "poll.password"),
+        ("hg-push-services.md", "[work]", "work --migrate", "work.database-password"),
+        ("hg-push-services.md", "[work]", "work", "work.database-password"),
+        ("hg-push-services.md", "[work]", "pushes --parked", "work.database-password"),
+        ("guardian.md", "[guardian]", "guardian user list", "guardian.password"),
+        ("guardian.md", "[guardian]", "guardian watch", "guardian.smtp-password"),
     ],
 )
 def test_example_without_its_password_is_one_line_with_file_and_key_and_exit_78(
-    tmp_path: Path, page: str, words: str, key: str
+    tmp_path: Path, page: str, section: str, words: str, key: str
 ) -> None:
-    text = blocks(page, "toml")[0]
+    text = first_block(page, section)
     for folder in ("/var/lib/vcsreplicator", "/etc/vcsreplicator"):
         text = text.replace(folder, str(tmp_path))
     file = tmp_path / "v.toml"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The decoding of one message, whose result is a decoded message or a reject.
 
-Pure, except for the lookup of a place. The steps have the order of docs/decode.md. After the step that reads a private attribute,
-neither the decoded message, nor a reject, nor an exception contains it.
+Pure, except for the lookup of a place. The steps have the order of docs/documents.md. After the step that reads a
+private attribute, neither the decoded message, nor a reject, nor an exception contains it.
 """
 
 import hashlib

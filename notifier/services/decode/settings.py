@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The section [decode] of the TOML file; docs/decode.md explains each key."""
+"""The section [decode] of the TOML file; docs/edge-decoder.md explains each key."""
 
 import enum
 import os
@@ -69,7 +69,7 @@ def read_place(text: str) -> MessagePlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeSettings:
-    """Input, steps and outputs of the decoder; docs/decode.md explains each key."""
+    """Input, steps and outputs of the decoder; docs/edge-decoder.md explains each key."""
 
     input: str = DEFAULT_PLACE
     output: str = "log:decoded"

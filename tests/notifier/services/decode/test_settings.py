@@ -25,7 +25,7 @@ def read(tmp_path: Path, section: str) -> DecodeSettings:
 
 
 def test_every_documented_key_is_one(tmp_path: Path) -> None:
-    [example] = re.findall(r"```toml\n(.*?)```", (CHECKOUT / "docs/decode.md").read_text(), re.DOTALL)
+    [example] = re.findall(r"```toml\n(\[decode\].*?)```", (CHECKOUT / "docs/edge-decoder.md").read_text(), re.DOTALL)
     found = read(tmp_path, example.replace("[decode]\n", "", 1))
     documented = set(re.findall(r"^([a-z-]+) =", example.partition("[listen]")[0], re.MULTILINE)) | {"outputs"}
     assert documented == {name.replace("_", "-") for name in DecodeSettings.__dataclass_fields__}
@@ -36,7 +36,7 @@ def test_every_documented_key_is_one(tmp_path: Path) -> None:
 
 
 def test_defaults_are_those_of_the_docs(tmp_path: Path) -> None:
-    [example] = re.findall(r"```toml\n(.*?)```", (CHECKOUT / "docs/decode.md").read_text(), re.DOTALL)
+    [example] = re.findall(r"```toml\n(\[decode\].*?)```", (CHECKOUT / "docs/edge-decoder.md").read_text(), re.DOTALL)
     shown = read(tmp_path, example.replace("[decode]\n", "", 1))
     for name in (
         "input",

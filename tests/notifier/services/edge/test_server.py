@@ -252,7 +252,8 @@ def test_an_address_in_use_ends_the_edge_with_the_exit_code_after_which_its_unit
             lambda stop, ready: server.run(settings, log, address=other.getsockname(), stop=stop, ready=ready)
         )
     assert code == 1
-    assert f"an address in use does so with exit code {code}" in (CHECKOUT / "docs/edge.md").read_text()
+    page = " ".join((CHECKOUT / "docs/edge-decoder.md").read_text().split())
+    assert f"an address in use does so with exit code {code}" in page
 
 
 def test_a_host_that_does_not_exist_is_named(tmp_path: Path, log: Log) -> None:
