@@ -24,6 +24,7 @@ import pytest
 from hgext.vcsreplicator.cli.web import NURSERY
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.mirror import nursery
+from hgext.vcsreplicator.service import workers as module
 from hgext.vcsreplicator.service.worker import END, FRAME, LENGTH, WRITES, answer_requests, ask_to_write
 from hgext.vcsreplicator.service.workers import Workers
 from testing.waiting import PATIENCE, eventually
@@ -255,6 +256,23 @@ def test_a_nursery_that_hangs_holds_up_no_request_with_a_worker(
             assert pool.submit(lambda: b"".join(call(workers))).result(PATIENCE) == busy
         finally:
             os.kill(hanging, signal.SIGKILL)
+
+
+def test_a_nursery_that_does_not_begin_in_time_is_ended(
+    tmp_path: Path, hgrc: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each request would leave one behind while the disk of the repositories hangs."""
+    monkeypatch.setenv("HGRCPATH", hgrc)
+    made: list[subprocess.Popen[bytes]] = []
+    start = nursery.start
+    monkeypatch.setattr(nursery, "start", lambda *arguments: made.append(start(*arguments)) or made[-1])
+    workers = Workers(NURSERY, str(tmp_path / "root"), "web", "60", str(1024**3), threads=3)
+    monkeypatch.setattr(module, "_START", 0.0)
+    with closing(workers):
+        os.kill(made[0].pid, signal.SIGKILL)
+        for _ in range(2):
+            assert b"".join(call(workers)) == b"Service Unavailable: no worker could be started\n"
+        assert [each.poll() is not None for each in made] == [True] * 3
 
 
 def test_a_worker_that_is_given_up_opens_no_transaction() -> None:

@@ -76,6 +76,8 @@ class Workers:
     def _start_nursery(self) -> Nursery:
         nursery = Nursery(os.environ, self._module, *self._arguments)
         nursery.wait(_START)
+        if not nursery.is_ready:
+            nursery.close()
         if nursery.refusal:
             raise BadConfig(nursery.refusal)
         if not nursery.is_ready:
