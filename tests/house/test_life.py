@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from hgext.vcsreplicator.mirror.supervision.life import AtWork, Following, InLog, InTrouble, OnDisk, Transition
+from hgext.vcsreplicator.mirror.supervision.life import Following, Transition
+from hgext.vcsreplicator.mirror.supervision.values import AtWork, InLog, InTrouble, OnDisk
 from tests.house.sources import files
 
 FOLDER = "hgext/vcsreplicator/mirror/supervision"
@@ -50,8 +51,8 @@ def test_one_file_sets_the_state_of_a_repository() -> None:
         "del following.log",
         "setattr(following, 'work', None)",
         "object.__setattr__(following, 'work', None)",
-        "following.take(Transition(work=None))",
-        "following.take(make(work=replace(following.work, phase=phase)))",
+        "following.change(Transition(work=None))",
+        "following.change(make(work=replace(following.work, phase=phase)))",
         "life.AtWork(phase=phase)",
     ],
 )

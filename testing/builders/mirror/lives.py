@@ -4,7 +4,8 @@
 from dataclasses import fields, replace
 from typing import Any
 
-from hgext.vcsreplicator.mirror.supervision.life import AtWork, Following, InLog, InTrouble, OnDisk, Transition
+from hgext.vcsreplicator.mirror.supervision.life import Following, Transition
+from hgext.vcsreplicator.mirror.supervision.values import AtWork, InLog, InTrouble, OnDisk
 
 VALUES = {"disk": OnDisk, "log": InLog, "trouble": InTrouble, "work": AtWork}
 
@@ -20,5 +21,5 @@ def put(following: Following, **members: Any) -> None:
     """Give a repository these members, each in the value that has it."""
     for name, kind in VALUES.items():
         own = {each.name: members.pop(each.name) for each in fields(kind) if each.name in members}
-        following.take(Transition(**{name: replace(getattr(following, name), **own)}))
+        following.change(Transition(**{name: replace(getattr(following, name), **own)}))
     assert not members, members

@@ -197,7 +197,7 @@ def catching_up(bench: Bench, event: Event) -> Any:
     following = bench.mirror.state.table.get(event.repository)
     assert following is not None
     bench.mirror.detachments.detach(following, Reason.GAP, "lost", offset=0)
-    bench.mirror.state.take(following, following.heal(end=0))
+    bench.mirror.state.carry_out(following, following.heal(end=0))
     return following
 
 

@@ -8,7 +8,8 @@ import pytest
 from hgext.vcsreplicator.mirror.pool import Lane
 from hgext.vcsreplicator.mirror.supervision.agenda import Agenda
 from hgext.vcsreplicator.mirror.supervision.backlog import Backlog
-from hgext.vcsreplicator.mirror.supervision.life import Following, Phase
+from hgext.vcsreplicator.mirror.supervision.life import Following
+from hgext.vcsreplicator.mirror.supervision.values import Phase
 from testing.builders.mirror.lives import following_of
 from testing.clock import HandClock
 
@@ -51,12 +52,11 @@ def test_the_phase_decides_the_lane_of_one_without_events(agenda: Agenda, phase:
 
 def test_those_whose_rest_is_over_are_due_earliest_first(agenda: Agenda, clock: HandClock) -> None:
     slow, quick = healing("slow"), healing("quick")
-    agenda.rest(slow, 2.0)
-    agenda.rest(quick, 1.0)
+    for following, seconds in ((slow, 2.0), (quick, 1.0)):
+        following.change(following.rest(until=clock.monotonic() + seconds))
+        agenda.set_alarm(following)
     assert list(agenda.take_due()) == []
-    clock.advance(1.0)
-    assert (agenda.is_rested(slow), agenda.is_rested(quick)) == (False, True)
-    clock.advance(1.0)
+    clock.advance(2.0)
     assert list(agenda.take_due()) == ["quick", "slow"]
     assert list(agenda.take_due()) == []
 

@@ -45,7 +45,7 @@ def test_events_of_a_catch_up_reader_hold_no_position() -> None:
     backlog.add("a", item(9))
     backlog.finish("a", 1)
     assert backlog.positions() == {0: 9}
-    assert not backlog.has_untracked("a")
+    assert backlog.is_worked_off("a")
 
 
 def test_what_catches_up_does_not_count_against_the_stream() -> None:

@@ -10,7 +10,8 @@ from hgext.vcsreplicator.log import EVENTS
 from hgext.vcsreplicator.mirror.notes import Detached
 from hgext.vcsreplicator.mirror.supervision import catchup
 from hgext.vcsreplicator.mirror.supervision.catchup import LIMIT, PASSED_OVER, STUCK_AFTER, CatchUpReaders
-from hgext.vcsreplicator.mirror.supervision.life import Following, Phase
+from hgext.vcsreplicator.mirror.supervision.life import Following
+from hgext.vcsreplicator.mirror.supervision.values import Phase
 from hgext.vcsreplicator.words.records import Reason
 from testing.builders.mirror.lives import following_of, put
 from testing.clock import HandClock

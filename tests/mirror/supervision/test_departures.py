@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from hgext.vcsreplicator.log import EVENTS, ROSTER, STATE
-from hgext.vcsreplicator.mirror.supervision.life import Phase
 from hgext.vcsreplicator.mirror.supervision.state import DOUBT, AckBook
+from hgext.vcsreplicator.mirror.supervision.values import Phase
 from hgext.vcsreplicator.mirror.task import Trouble
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import Type

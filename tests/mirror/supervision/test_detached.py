@@ -10,7 +10,8 @@ from hgext.vcsreplicator.mirror.notes import Detached
 from hgext.vcsreplicator.mirror.pool import Answered
 from hgext.vcsreplicator.mirror.sources import ReadRecords
 from hgext.vcsreplicator.mirror.supervision import catchup
-from hgext.vcsreplicator.mirror.supervision.life import Deed, Following, Phase
+from hgext.vcsreplicator.mirror.supervision.life import Deed, Following
+from hgext.vcsreplicator.mirror.supervision.values import Phase
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.event import Event, Type
@@ -97,7 +98,7 @@ def test_what_rests_longer_than_an_earlier_alarm_said_is_left_alone(bench: Bench
     bench.detach(first.repository, Reason.CORRUPT, "damaged")
     following = bench.mirror.state.table.get(first.repository)
     assert following is not None
-    bench.mirror.state.agenda.rest(following, 1000.0)
+    bench.mirror.state.carry_out(following, following.rest(until=bench.clock.monotonic() + 1000.0))
     bench.passes(100)
     assert (following.phase, following.work.is_resting) == (Phase.WAITING, True)
     assert [note.attempts for note in bench.notes.detached()] == [0]

@@ -140,6 +140,6 @@ def test_line_about_an_unexpected_exception_at_a_record_names_its_event(
     monkeypatch.setattr(backlog, "_decode_record", fail)
     monkeypatch.setattr("hgext.vcsreplicator.mirror.supervision.intake.checked_event", fail)
     record = bench.record(EVENTS, first.repository, wire.encode(second))
-    bench.mirror.intake.take(replace(record, headers=wire.headers(second, "hg://master")))
+    bench.mirror.intake.take_record(replace(record, headers=wire.headers(second, "hg://master")))
     [line] = [line for line in lines if line["event"] == "unexpected"]
     assert (line["repository"], line["seq"], line["event_id"]) == (second.repository, str(second.seq), second.id)

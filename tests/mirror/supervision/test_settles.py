@@ -28,8 +28,9 @@ from hgext.vcsreplicator.mirror.pool import Answered, Lane, WorkerPool
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.mirror.sources import ReadRecords
 from hgext.vcsreplicator.mirror.supervision import catchup
-from hgext.vcsreplicator.mirror.supervision.life import Following, Phase
+from hgext.vcsreplicator.mirror.supervision.life import Following
 from hgext.vcsreplicator.mirror.supervision.supervisor import Supervisor
+from hgext.vcsreplicator.mirror.supervision.values import Phase
 from hgext.vcsreplicator.mirror.task import FoundRepository, Task, TaskOutcome, Trouble
 from hgext.vcsreplicator.mirror.writer import AckWriter
 from hgext.vcsreplicator.words import wire

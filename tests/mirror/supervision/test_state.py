@@ -9,8 +9,8 @@ import pytest
 from hgext.vcsreplicator.mirror.checkpoint import before_first
 from hgext.vcsreplicator.mirror.notes import Detached, Notes
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
-from hgext.vcsreplicator.mirror.supervision.life import Phase
 from hgext.vcsreplicator.mirror.supervision.state import State
+from hgext.vcsreplicator.mirror.supervision.values import Phase
 from hgext.vcsreplicator.mirror.writer import AckWriter
 from hgext.vcsreplicator.words.records import Ack, Reason
 from hgext.vcsreplicator.words.shape import from_json
@@ -107,9 +107,9 @@ def test_a_place_that_becomes_free_is_tried_by_those_it_kept_out(
 ) -> None:
     first, second = state.table.get_or_add(FIRST, "q"), state.table.get_or_add(SECOND, "q")
     put(second, phase=phase, note=note(reason))
-    state.table.vacate(second)
+    state.vacate(second)
     assert list(state.agenda.take_due()) == []
-    state.table.vacate(first)
+    state.vacate(first)
     assert list(state.agenda.take_due()) == due
 
 

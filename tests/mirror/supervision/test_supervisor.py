@@ -16,8 +16,8 @@ from hgext.vcsreplicator.mirror.notes import DeletedRepository, Detached
 from hgext.vcsreplicator.mirror.pool import Answered, Lane
 from hgext.vcsreplicator.mirror.sources import AHEAD, ExpiredPosition, ReadRecords, SkippedRecords, Source
 from hgext.vcsreplicator.mirror.supervision import maintenance
-from hgext.vcsreplicator.mirror.supervision.life import Phase
 from hgext.vcsreplicator.mirror.supervision.supervisor import BUSY_TURN, IDLE_TURN
+from hgext.vcsreplicator.mirror.supervision.values import Phase
 from hgext.vcsreplicator.mirror.task import Check, Checked, FoundRepository, Sweep, Task, Trouble
 from hgext.vcsreplicator.mirror.writer import AckWriter, Ends
 from hgext.vcsreplicator.words import wire

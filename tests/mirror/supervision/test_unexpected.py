@@ -14,9 +14,8 @@ from hgext.vcsreplicator.mirror import metrics
 from hgext.vcsreplicator.mirror.service import _find_own_records, _read_acks
 from hgext.vcsreplicator.mirror.supervision import backlog
 from hgext.vcsreplicator.mirror.supervision.agenda import Agenda
-from hgext.vcsreplicator.mirror.supervision.detached import Detachments
 from hgext.vcsreplicator.mirror.supervision.dispatch import TaskDispatch
-from hgext.vcsreplicator.mirror.supervision.life import Following
+from hgext.vcsreplicator.mirror.supervision.life import Deed, Following
 from hgext.vcsreplicator.mirror.supervision.state import RepositoryTable
 from hgext.vcsreplicator.mirror.task import Task, Trouble
 from hgext.vcsreplicator.words import wire
@@ -106,7 +105,7 @@ def test_an_unexpected_exception_rejects_the_record_and_detaches_its_repository(
     bench.applied(first)
     with monkeypatch.context() as patched:
         patched.setattr(part, act, fail_unexpectedly)
-        bench.mirror.intake.take(bench.record(EVENTS, second.repository, wire.encode(second)))
+        bench.mirror.intake.take_record(bench.record(EVENTS, second.repository, wire.encode(second)))
     [told] = rejects(bench)
     assert (told.repository, told.topic, told.offset) == (first.repository, EVENTS, 1)
     assert "a mistake of our own" in told.reason
@@ -149,7 +148,7 @@ def test_an_unexpected_exception_over_a_task_detaches_one_repository(
             else before(self, following)
         )
 
-    bench.mirror.intake.take(bench.record(EVENTS, event.repository, wire.encode(event)))
+    bench.mirror.intake.take_record(bench.record(EVENTS, event.repository, wire.encode(event)))
     with monkeypatch.context() as patched:
         patched.setattr(part, act, fails)
         bench.mirror.turn(0)
@@ -163,7 +162,7 @@ def test_an_exception_in_an_attempt_to_heal_is_no_more_than_one_that_failed(
     bench.break_down()
     [note] = bench.notes.detached()
     with monkeypatch.context() as patched:
-        patched.setattr(Detachments, "_attempt", fail_unexpectedly)
+        patched.setitem(bench.mirror.state.deeds, Deed.ATTEMPT, fail_unexpectedly)
         bench.passes(10)
         assert goes_on(bench)
     bench.passes(100)
@@ -187,7 +186,7 @@ def test_what_the_machine_is_short_of_is_no_fault_of_a_record(bench: Bench, monk
 
     monkeypatch.setattr(backlog, "_decode_record", short)
     with pytest.raises(MemoryError):
-        bench.mirror.intake.take(bench.record(EVENTS, event.repository, wire.encode(event)))
+        bench.mirror.intake.take_record(bench.record(EVENTS, event.repository, wire.encode(event)))
     assert rejects(bench) == []
 
 

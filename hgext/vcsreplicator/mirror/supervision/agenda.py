@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from ...words.clock import Clock
 from ..pool import Lane
 from .backlog import Backlog
-from .life import Following, Phase
+from .life import Following
+from .values import Phase
 
 # Seconds after which a stuck release is retried on its own: another process may have been in its way.
 RELEASE_AGAIN = 1.0
@@ -18,7 +19,7 @@ class Agenda:
 
     def __init__(self, backlog: Backlog, clock: Clock, large_bytes: int) -> None:
         self._backlog, self._clock, self._large_bytes = backlog, clock, large_bytes
-        # Those that wait longest come first.
+        # In the order of their waiting.
         self._waiting: dict[Lane, dict[str, None]] = {lane: {} for lane in Lane}
         self._alarms: list[tuple[float, str]] = []
 
@@ -52,11 +53,6 @@ class Agenda:
         del self._waiting[lane][repository]
         return repository
 
-    def rest(self, following: Following, seconds: float) -> None:
-        """Give the repository no work until the time is over."""
-        following.take(following.rest(until=self._clock.monotonic() + seconds))
-        self.set_alarm(following)
-
     def set_alarm(self, following: Following) -> None:
         """Let `take_due` yield the repository at the end of its rest."""
         heapq.heappush(self._alarms, (following.work.rests_until, following.id))
@@ -64,10 +60,6 @@ class Agenda:
     def remind(self, following: Following) -> None:
         """Let `take_due` yield the repository, idle or not, after RELEASE_AGAIN seconds."""
         heapq.heappush(self._alarms, (self._clock.monotonic() + RELEASE_AGAIN, following.id))
-
-    def is_rested(self, following: Following) -> bool:
-        """Return whether the time until which the repository rests is over."""
-        return self._clock.monotonic() >= following.work.rests_until
 
     @property
     def next_due(self) -> float | None:

@@ -87,9 +87,9 @@ class Backlog:
     def has(self, repository: str) -> bool:
         return repository in self._queues
 
-    def has_untracked(self, repository: str) -> bool:
-        """Return whether events are queued that hold no position."""
-        return any(not tracked for _, tracked in self._queues.get(repository, ()))
+    def is_worked_off(self, repository: str) -> bool:
+        """Return whether no event of a catch-up reader is queued."""
+        return all(tracked for _, tracked in self._queues.get(repository, ()))
 
     def size(self, repository: str) -> int:
         return self._sizes.get(repository, 0)

@@ -87,7 +87,7 @@ class CatchUpReaders:
                 self._passed_over[each.partition] = now + PASSED_OVER
                 self._end_reader(each)
                 self._waiting[each.following.id] = each
-                each.following.take(each.following.read_later())
+                each.following.change(each.following.read_later())
                 self._start_next()
 
     def close(self) -> None:

@@ -17,7 +17,6 @@ from ...words.shape import from_json
 from ...words.unexpected import fault
 from .. import metrics
 from .departures import Departures, deletion
-from .life import Following
 from .state import State
 
 # The file by whose time web servers know when this machine last heard the aggregator.
@@ -42,7 +41,7 @@ class Control:
         """Return a repository's newest state; None if it has none or was deleted."""
         return self._states.get(repository)
 
-    def take(self, topic: str, key: str | None, value: bytes | None, *, is_new: bool = True) -> None:
+    def take_record(self, topic: str, key: str | None, value: bytes | None, *, is_new: bool = True) -> None:
         """Take a record of `state` or `roster`; MalformedEvent changes nothing."""
         if topic == STATE:
             self._take_state(key, value, is_new=is_new)
@@ -56,7 +55,7 @@ class Control:
         one shows that it runs.
         """
         try:
-            self.take(topic, key, value, is_new=False)
+            self.take_record(topic, key, value, is_new=False)
         except Exception as error:
             if not isinstance(error, Rejected) and fault(error) is None:
                 raise
@@ -94,20 +93,17 @@ class Control:
             self._departures.finish(state)
         else:
             self._states[state.repository] = state
-        following = self._table.get(state.repository)
-        if following is None and not is_finished and self._membership.carries(state.path):
+        following, is_carried = self._table.get(state.repository), self._membership.carries(state.path)
+        if following is None and not is_finished and is_carried:
             if state.deleted and self._departures.is_deleted(state.repository):
                 self._departures.acknowledge_if_awaited(state)
                 return
             following = self._table.get_or_add(state.repository, state.path)
         if following is not None:
-            self._update(following, state)
-
-    def _update(self, following: Following, state: RepositoryState) -> None:
-        last = deletion(state, self._clock.now()) if state.deleted else None
-        following.take(following.learn(state, is_carried=self._membership.carries(state.path), deletion=last))
-        self._departures.leave_if_due(following)
-        self._agenda.queue(following)
+            last = deletion(state, self._clock.now()) if state.deleted else None
+            following.change(following.learn(state, is_carried=is_carried, deletion=last))
+            self._departures.leave_if_due(following)
+            self._agenda.queue(following)
 
     def _take_roster(self, value: bytes | None) -> None:
         """Take this mirror's rules from the roster.
@@ -118,7 +114,7 @@ class Control:
         if value is None:
             return
         before = self._membership.member
-        ends_doubt = self._membership.take(from_json(Roster, value), self._clock.monotonic())
+        ends_doubt = self._membership.take_roster(from_json(Roster, value), self._clock.monotonic())
         now = self._membership.member
         if now is None or (before == now and not ends_doubt):
             return

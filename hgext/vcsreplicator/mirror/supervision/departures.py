@@ -10,8 +10,9 @@ from ...words.records import Ack, RepositoryState
 from ..checkpoint import Checkpoint, before_first
 from ..notes import DeletedRepository, try_to_write
 from .catchup import CatchUpReaders
-from .life import Following, Phase
+from .life import Deed, Following
 from .state import State
+from .values import Phase
 
 logger = structlog.get_logger()
 
@@ -31,6 +32,7 @@ class Departures:
         self._finished: dict[str, RepositoryState] = {}
         # Deleted repositories of which the log has an ack from before the start.
         self._acked: set[str] = set()
+        state.deeds |= {Deed.RECORD_DELETION: self._carry_out_deletion, Deed.FORGET: self.abandon}
 
     def is_deleted(self, repository: str) -> bool:
         return repository in self._deleted
@@ -93,13 +95,17 @@ class Departures:
     def let_go(self, following: Following, checkpoint: Checkpoint) -> None:
         """Record that the repository was set aside because of its deletion."""
         self.record_deletion(checkpoint)
-        self._table.vacate(following)
-        self._put_at_deletion(following, checkpoint)
+        self._state.vacate(following)
+        following.change(following.end_at(checkpoint, now=self._clock.now()))
+
+    def _carry_out_deletion(self, following: Following) -> None:
+        assert following.log.deletion is not None
+        self.let_go(following, following.log.deletion)
 
     def acknowledge_again(self, checkpoint: Checkpoint) -> None:
         """Send the ack of a deletion that may have been prevented by a kill."""
         following = self._table.get_or_add(checkpoint.repository, checkpoint.path)
-        self._put_at_deletion(following, checkpoint)
+        following.change(following.end_at(checkpoint, now=self._clock.now()))
         self._acks.send(following)
 
     def acknowledge_if_awaited(self, state: RepositoryState) -> None:
@@ -109,17 +115,12 @@ class Departures:
             self.acknowledge_again(deletion(state, self._clock.now()))
 
     def leave_if_due(self, following: Following) -> bool:
-        """Let the repository leave if it must; return whether it leaves.
-
-        A task that is under way ends before. It leaves if this mirror no longer carries it, or if it waits for a repair while the
-        master has deleted it. One that follows the stream meets its deletion there.
-        """
-        is_lost = following.phase is Phase.WAITING and following.log.deletion is not None
-        path = following.master_path
-        is_due = (is_lost or bool(path and not self._membership.carries(path))) and not self._membership.is_backup
-        if is_due and not following.work.is_running and following.phase is not Phase.LEAVING:
+        """Let the repository leave if it must; return whether it leaves."""
+        is_carried = self._membership.carries(following.master_path)
+        leaving = following.leave(is_carried=is_carried, is_backup=self._membership.is_backup)
+        if leaving.todo:
             logger.info("leaves", **following.names, deleted=following.log.deletion is not None)
-            self._state.take(following, following.leave())
+            self._state.carry_out(following, leaving)
         return following.phase is Phase.LEAVING
 
     def finish(self, state: RepositoryState) -> None:
@@ -157,12 +158,9 @@ class Departures:
         self._readers.stop(following)
         self._backlog.drop(following.id)
         try_to_write(lambda: self._notes.rejoin(following.id))
-        self._table.vacate(following)
+        self._state.vacate(following)
         self._acks.withdraw(following.id)
         self._table.remove(following)
-
-    def _put_at_deletion(self, following: Following, checkpoint: Checkpoint) -> None:
-        following.take(following.end_at(checkpoint, now=self._clock.now()))
 
 
 def deletion(of: Event | RepositoryState, now: float) -> Checkpoint:

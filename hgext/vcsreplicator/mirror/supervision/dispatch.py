@@ -14,9 +14,10 @@ from ..pool import Answered, Lane, Worker, WorkerPool
 from ..task import ReadEvent, Task, TaskOutcome, Trouble
 from .departures import Departures, deletion
 from .detached import Detachments
-from .life import Following, Phase
+from .life import Following
 from .maintenance import Maintenance
 from .state import State
+from .values import Phase
 
 logger = structlog.get_logger()
 
@@ -53,7 +54,7 @@ class TaskDispatch:
         answer = answered.answer
         if not isinstance(task, Task) or (following := self._table.get(task.repository)) is None:
             return
-        following.take(following.run(is_running=False))
+        following.change(following.run(is_running=False))
         if answer is None:
             self._take_death(following, task, hung=answered.worker.is_killed)
         elif isinstance(answer, TaskOutcome):
@@ -64,7 +65,7 @@ class TaskDispatch:
             self._agenda.queue(following)
             return
         task = self._make_task(following)
-        following.take(following.run(is_running=True))
+        following.change(following.run(is_running=True))
         self._pool.give(worker, task, self._clock.monotonic())
 
     def _make_task(self, following: Following) -> Task:
@@ -123,26 +124,27 @@ class TaskDispatch:
     def _adopt_disk(self, following: Following, outcome: TaskOutcome) -> None:
         after, before = outcome.checkpoint, following.level
         if after is not None and after.path != following.path:
-            self._table.vacate(following)
+            self._state.vacate(following)
         if outcome.serving > following.disk.serving:
             self._maintenance.mark_cold(following)
         has_ended = after is not None and self._departures.has_ended(after)
-        following.take(following.adopt(outcome, now=self._clock.now(), has_ended=has_ended))
+        following.change(following.adopt(outcome, now=self._clock.now(), has_ended=has_ended))
         metrics.APPLIED.inc(max(0, following.level - before))
 
     def _take_success(self, following: Following) -> None:
         if following.phase is Phase.HEALING:
             logger.info("healed", **following.names)
-        is_worked_off = not self._backlog.has_untracked(following.id)
-        has_room = self._backlog.size(following.id) < self._settings.repository_buffer_bytes // 4
-        self._state.take(following, following.succeed(is_worked_off=is_worked_off, has_room=has_room))
+        success = following.succeed(
+            is_worked_off=self._backlog.is_worked_off(following.id),
+            has_room=self._backlog.size(following.id) < self._settings.repository_buffer_bytes // 4,
+            is_carried=self._membership.carries(following.master_path),
+            moment=self._state.find_moment(following),
+        )
+        self._state.carry_out(following, success)
 
     def _take_trouble(self, following: Following, task: Task, trouble: Trouble, *, done: int) -> None:
-        place = self._detachments.find_place(following)
-        moment, patience = self._detachments.find_moment(), self._settings.slow_after
-        self._state.take(
-            following, following.suffer(task, trouble, done=done, place=place, moment=moment, patience=patience)
-        )
+        moment, patience = self._state.find_moment(following), self._settings.slow_after
+        self._state.carry_out(following, following.suffer(task, trouble, done=done, moment=moment, patience=patience))
 
     def _deletion_of_unknown(self, task: Task, outcome: TaskOutcome) -> Checkpoint | None:
         """Return the checkpoint after a deletion of what never was here; else None."""

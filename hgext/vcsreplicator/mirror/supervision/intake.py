@@ -21,7 +21,6 @@ from .backlog import checked_event
 from .control import Control
 from .departures import Departures
 from .detached import Detachments
-from .life import Following
 from .state import State
 
 # Bytes of a rejected record's value that are kept.
@@ -39,13 +38,13 @@ class Intake:
         self._membership = state.membership
         self._control, self._departures, self._detachments = control, departures, detachments
 
-    def take(self, record: Record) -> None:
+    def take_record(self, record: Record) -> None:
         """Take a record of `events`, `state` or `roster`; reject one that never works."""
         try:
             if record.topic == EVENTS:
                 self._accept_event(record)
             else:
-                self._control.take(record.topic, record.key, record.value)
+                self._control.take_record(record.topic, record.key, record.value)
         except Rejected as error:
             self._reject(record, error)
         except Exception as error:
@@ -65,7 +64,7 @@ class Intake:
         for (_, partition), offset in positions.items():
             for repository in self._backlog.queued_from(partition, offset):
                 if (following := self._table.get(repository)) is not None:
-                    self._state.take(following, following.drop_events())
+                    self._state.carry_out(following, following.drop_events())
             self._backlog.skip(partition, offset)
         for following in self._table:
             self._acks.send_again(following)
@@ -77,10 +76,8 @@ class Intake:
             return
         event = item.event
         following = self._table.get_or_add(event.repository, event.path)
-        if following.follows_stream and not following.is_at(event):
-            self._queue_event(following, item)
-
-    def _queue_event(self, following: Following, item: ReadEvent) -> None:
+        if not following.listens() or following.is_at(event):
+            return
         self._backlog.add(following.id, item)
         if self._backlog.size(following.id) > self._settings.repository_buffer_bytes:
             self._detachments.detach(following, Reason.SLOW, "events arrive faster than they can be applied")
@@ -123,5 +120,5 @@ class Intake:
             traceback=error.traceback if isinstance(error, UnexpectedError) else None,
         )
         self._writer.append(NewRecord(topic=ERRORS, key=key, value=to_json(kept)))
-        if record.topic == EVENTS and known is not None and known.follows_stream:
+        if record.topic == EVENTS and known is not None and known.listens():
             self._detachments.detach(known, reason, str(error), offset=record.offset)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The life of a repository on this mirror: its state, and what changes it. Pure.
+"""The life of a repository on this mirror: everything that changes its state. Pure.
 
 Rules of this file:
 
-1. The state is four frozen values, and `Following.take` alone replaces them.
-2. Each other method returns a `Transition`, the new values and what to do then, and changes nothing.
-3. A phase changes only as `MOVES` says. What arrives too late is REFUSED: its transition is empty; no caller sends anything else.
-4. A note is durable before its repository leaves the stream: `plan_note` only asks for it, and `noted` follows the write.
+1. `Following.change` alone replaces the four values of a repository.
+2. Each method for a message returns a `Transition`, the new values and what to do then, and changes nothing.
+3. A message that arrives too late is refused here, by an empty transition: no caller asks for the phase first.
+4. A phase follows another only as `NEXT` says. Anything else is a mistake of this program, and an AssertionError.
+5. A note is durable before its repository leaves the stream: `plan_note` only asks for it, and `noted` follows the write.
 """
 
 import enum
@@ -18,48 +19,16 @@ from ...words.records import Ack, Reason, RepositoryState
 from ...words.retry import Backoff
 from ..checkpoint import Checkpoint
 from ..notes import Detached
-from ..task import FoundRepository, Task, TaskOutcome, Trouble
+from ..task import Checked, FoundRepository, Task, TaskOutcome, Trouble
+from .values import AtWork, InLog, InTrouble, Moment, OnDisk, Phase
 
-
-class Phase(enum.StrEnum):
-    """How the supervisor follows a repository.
-
-    STREAM ─trouble─▶ WAITING ─due─▶ HEALING ─healed─▶ CATCHING_UP ─caught up with the stream─▶ JOINING ─worked off─▶ STREAM;
-    a reason that needs no repair leads from WAITING to CATCHING_UP. Trouble leads back to WAITING from each phase. A repository
-    that must leave this mirror becomes LEAVING from each phase: once set aside it is deleted (STREAM) or forgotten.
-    """
-
-    STREAM = "stream"
-    WAITING = "waiting"
-    HEALING = "healing"
-    CATCHING_UP = "catching-up"
-    JOINING = "joining"
-    LEAVING = "leaving"
-
-
-class Move(enum.StrEnum):
-    """What leads from one phase to another."""
-
-    NOTED = "its note is durable"
-    REPAIRS = "the master repairs it"
-    READS = "it reads what it missed"
-    CAUGHT_UP = "it has read all"
-    REJOINED = "its note is removed"
-    LEAVES = "it must leave"
-    SET_ASIDE = "it was set aside"
-
-
-MOVES: Mapping[Move, Mapping[Phase, Phase]] = {
-    Move.NOTED: dict.fromkeys(Phase, Phase.WAITING),
-    Move.REPAIRS: {Phase.WAITING: Phase.HEALING},
-    Move.READS: {Phase.WAITING: Phase.CATCHING_UP, Phase.HEALING: Phase.CATCHING_UP},
-    Move.CAUGHT_UP: {Phase.CATCHING_UP: Phase.JOINING},
-    Move.REJOINED: {Phase.JOINING: Phase.STREAM, Phase.WAITING: Phase.STREAM},
-    Move.LEAVES: {phase: Phase.LEAVING for phase in Phase if phase is not Phase.LEAVING},
-    Move.SET_ASIDE: {Phase.LEAVING: Phase.WAITING},
-}
-REFUSED = {(phase, Move.CAUGHT_UP) for phase in Phase if phase is not Phase.CATCHING_UP} | {
-    (Phase.LEAVING, Move.LEAVES)
+NEXT: Mapping[Phase, frozenset[Phase]] = {
+    Phase.STREAM: frozenset({Phase.WAITING, Phase.LEAVING}),
+    Phase.WAITING: frozenset({Phase.WAITING, Phase.HEALING, Phase.CATCHING_UP, Phase.STREAM, Phase.LEAVING}),
+    Phase.HEALING: frozenset({Phase.WAITING, Phase.CATCHING_UP, Phase.LEAVING}),
+    Phase.CATCHING_UP: frozenset({Phase.WAITING, Phase.JOINING, Phase.LEAVING}),
+    Phase.JOINING: frozenset({Phase.WAITING, Phase.STREAM, Phase.LEAVING}),
+    Phase.LEAVING: frozenset({Phase.WAITING}),
 }
 
 
@@ -67,12 +36,14 @@ class Deed(enum.Enum):
     """What the supervisor does for a repository after a transition."""
 
     WRITE_NOTE = enum.auto()
+    ATTEMPT = enum.auto()
     START_READER = enum.auto()
     STOP_READER = enum.auto()
     READ_ON = enum.auto()
     DROP_EVENTS = enum.auto()
     REJOIN = enum.auto()
-    FINISH_LEAVING = enum.auto()
+    RECORD_DELETION = enum.auto()
+    FORGET = enum.auto()
     SET_ALARM = enum.auto()
     REMIND = enum.auto()
     QUEUE = enum.auto()
@@ -87,102 +58,13 @@ NEEDS_REPAIR = frozenset(
 NEEDS_OPERATOR = frozenset({Reason.FORK, Reason.REFUSED, Reason.UNKNOWN_VERSION})
 # Seconds after which a note that could not be written, or not be removed, is retried.
 NOTE_AGAIN = 1.0
+# Seconds between two looks at a detached repository while its last task is still under way.
+TASK_AGAIN = 1.0
 # Characters of a note that are kept.
 NOTE_KEPT = 500
 # How often a repository may crash its worker before it is detached.
 CRASHES_ALLOWED = 2
 _PASSING = Backoff(first=0.02, longest=1.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnDisk:
-    """What the mirror has of the repository, and serves since `served_at`.
-
-    For `floor` see `TaskOutcome`.
-    """
-
-    path: str
-    folder: str | None = None
-    checkpoint: Checkpoint | None = None
-    serving: int = 0
-    served_at: float = 0.0
-    floor: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InLog:
-    """What the aggregator says of the repository, and this mirror's last ack.
-
-    The aggregator says the path on the master, up to where events are released and have their notice, the newest event that it saw
-    (sequence, id, digest), its sequence if this mirror carries the repository, the incarnations before that event's, and the
-    checkpoint after that event if it is the deletion.
-    """
-
-    master_path: str = ""
-    released: int = 0
-    noticed: int = 0
-    incarnation: str | None = None
-    retired: tuple[str, ...] = ()
-    newest_known: tuple[int, str, str] | None = None
-    expected: int = 0
-    deletion: Checkpoint | None = None
-    sent_ack: Ack | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InTrouble:
-    """Why the repository is detached, or will be.
-
-    `unwritten_note` is still to be written; `note_problem` says why that failed, since when. `heal_requests` are those that the
-    attempt to heal answers. Passing trouble has not passed since `troubled_since`, in so many `tries`. A release is stuck if only
-    an operator, or another process that ends, can remove its trouble. Events were found to be missing without a trace at the
-    incarnation and sequence of `silent_gap`, `silent_gaps` times.
-    """
-
-    note: Detached | None = None
-    unwritten_note: Detached | None = None
-    note_problem: str = ""
-    note_problem_since: float = 0.0
-    heal_requests: tuple[int, ...] = ()
-    troubled_since: float | None = None
-    tries: int = 0
-    is_release_stuck: bool = False
-    silent_gap: tuple[str | None, int] = (None, 0)
-    silent_gaps: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AtWork:
-    """The phase, and what is under way.
-
-    A repository that rests gets no work until a time of the supervisor's clock. `drops` counts how often its queue was dropped: a
-    task from an older queue finishes nothing of the present one. `run` is the number of this catch-up; before the offset
-    `repaired_to` unreadable records do not matter, because the master was asked later.
-    """
-
-    phase: Phase = Phase.STREAM
-    is_running: bool = False
-    takes_single_events: bool = False
-    is_resting: bool = False
-    rests_until: float = 0.0
-    drops: int = 0
-    run: int = 0
-    repaired_to: int = 0
-
-    def move(self, move: Move) -> "AtWork":
-        return replace(self, phase=MOVES[move][self.phase])
-
-    def read(self) -> "AtWork":
-        return replace(self.move(Move.READS), run=self.run + 1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
-    """The present by the monotonic clock and since the epoch, and a random number."""
-
-    now: float
-    time: float
-    chance: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,8 +88,8 @@ class Following:
     trouble: InTrouble = field(default_factory=InTrouble)
     work: AtWork = field(default_factory=AtWork)
 
-    def take(self, transition: Transition) -> tuple[Deed, ...]:
-        """Take the values of a transition, and return what to do."""
+    def change(self, transition: Transition) -> tuple[Deed, ...]:
+        """Replace the values that the transition changes, and return what to do."""
         self.disk, self.log = transition.disk or self.disk, transition.log or self.log
         self.trouble, self.work = transition.trouble or self.trouble, transition.work or self.work
         return transition.todo
@@ -247,10 +129,6 @@ class Following:
         return {**last, "repository": self.id, "path": self.path}
 
     @property
-    def follows_stream(self) -> bool:
-        return self.phase in (Phase.STREAM, Phase.JOINING)
-
-    @property
     def may_release(self) -> bool:
         """Whether more is released and applied than served, and can be shown."""
         return (
@@ -260,6 +138,15 @@ class Following:
             and not self.trouble.is_release_stuck
             and min(self.log.released, self.checkpoint.seq) >= max(self.disk.floor, self.disk.serving + 1)
         )
+
+    def listens(self, run: int | None = None) -> bool:
+        """Return whether it takes records of the stream, or of this run's reader.
+
+        A reader's records behind a note that is not written yet are read again.
+        """
+        if run is None:
+            return self.phase in (Phase.STREAM, Phase.JOINING)
+        return self.phase is Phase.CATCHING_UP and self.work.run == run and self.trouble.unwritten_note is None
 
     def lacks(self, expected: int) -> bool:
         """Return whether the mirror has not reached this sequence.
@@ -271,23 +158,26 @@ class Following:
         return expected > 0 and self.checkpoint.incarnation in self.log.retired
 
     def find_resume_offset(self, note: Detached) -> int:
-        """Return where to resume.
-
-        That is behind the checkpoint if it came from the log, else where the note says.
-        """
+        """Return the offset behind the checkpoint if it came from the log, else the note's."""
         checkpoint = self.checkpoint
-        is_read = checkpoint is not None and checkpoint.partition == note.partition and checkpoint.offset >= 0
-        return checkpoint.offset + 1 if checkpoint is not None and is_read else note.offset
+        if checkpoint is None or checkpoint.partition != note.partition or checkpoint.offset < 0:
+            return note.offset
+        return checkpoint.offset + 1
 
     def is_at(self, event: Event) -> bool:
         """Return whether the event is the last one that was applied."""
         checkpoint = self.checkpoint
         return checkpoint is not None and (checkpoint.id, checkpoint.incarnation) == (event.id, event.incarnation)
 
+    def can_take_up(self, request: int) -> bool:
+        """Return whether a heal request may begin, and has not begun."""
+        is_busy = self.phase is Phase.WAITING and self.work.is_running
+        return not (is_busy or request in self.trouble.heal_requests or self.trouble.unwritten_note)
+
     # The start.
 
     def find(self, found: FoundRepository, acked: Ack | None, *, now: float) -> Transition:
-        """Take what is on the disk at the start."""
+        """Begin with a repository that is on the disk at the start."""
         last = found.checkpoint
         is_acked = acked and last and (acked.incarnation, acked.serving) == (last.incarnation, found.serving)
         served_at = acked.served_at if acked and is_acked else now
@@ -295,15 +185,23 @@ class Following:
         return Transition(disk=disk, log=replace(self.log, sent_ack=acked))
 
     def find_note(self, note: Detached, *, now: float) -> Transition:
-        """Take a note that is there at the start: it is tried once, but not a fork."""
-        work = self.work.move(Move.NOTED)
-        transition = Transition(trouble=replace(self.trouble, note=note), work=work)
+        """Begin with a note from before the start: healing is tried once, but not a fork."""
+        transition = Transition(trouble=replace(self.trouble, note=note), work=_enter(self.work, Phase.WAITING))
         return transition if note.reason is Reason.FORK else self.rest(until=now, after=transition)
+
+    def find_ack(self, acked: Ack, *, moment: Moment) -> Transition:
+        """Begin with the last ack: detach what is less than it was, or has lost its note."""
+        log, last = replace(self.log, sent_ack=acked), self.checkpoint
+        is_less = last is None or (last.incarnation == acked.incarnation and last.seq < acked.applied)
+        if self.phase is not Phase.STREAM or not (is_less or acked.detached is not None):
+            return Transition(log=log)
+        text = f"had events up to {acked.applied}, has {self.level} now"
+        return replace(self.plan_note(Reason.GAP, text, moment=moment, offset=0), log=log)
 
     # The log.
 
     def learn(self, state: RepositoryState, *, is_carried: bool, deletion: Checkpoint | None) -> Transition:
-        """Take a state that the aggregator wrote."""
+        """Take over a state that the aggregator wrote."""
         checkpoint = self.checkpoint
         is_newer = checkpoint is None or checkpoint.incarnation != state.incarnation or state.seq >= checkpoint.seq
         log = replace(
@@ -323,6 +221,10 @@ class Following:
         """Remember an ack that is written; None: the log may have lost the last one."""
         return Transition(log=replace(self.log, sent_ack=ack))
 
+    def drop_events(self) -> Transition:
+        """Give up all events in the queue: they are read again."""
+        return Transition(work=replace(self.work, drops=self.work.drops + 1), todo=(Deed.DROP_EVENTS,))
+
     # Work.
 
     def run(self, *, is_running: bool) -> Transition:
@@ -334,21 +236,28 @@ class Following:
         work = replace(transition.work or self.work, is_resting=True, rests_until=until)
         return replace(transition, work=work, todo=(*transition.todo, Deed.SET_ALARM))
 
-    def end_rest(self) -> Transition:
-        return Transition(work=replace(self.work, is_resting=False))
-
-    def release_again(self) -> Transition:
-        """Try a release that was stuck."""
-        return Transition(trouble=replace(self.trouble, is_release_stuck=False), todo=(Deed.QUEUE,))
-
-    def drop_events(self) -> Transition:
-        """Give up all events in the queue: they are read again."""
-        return Transition(work=replace(self.work, drops=self.work.drops + 1), todo=(Deed.DROP_EVENTS,))
+    def wake(self, *, now: float, is_worked_off: bool) -> Transition:
+        """Take the step for which the repository rested, or retry a stuck release."""
+        work, trouble = self.work, self.trouble
+        if not work.is_resting and trouble.is_release_stuck:
+            return Transition(trouble=replace(trouble, is_release_stuck=False), todo=(Deed.QUEUE,))
+        if not work.is_resting or now < work.rests_until:
+            return Transition()
+        todo: tuple[Deed, ...] = (Deed.QUEUE,)
+        if trouble.unwritten_note is not None:
+            todo = (Deed.WRITE_NOTE, Deed.QUEUE)
+        elif self.phase is Phase.JOINING and is_worked_off:
+            todo = (Deed.REJOIN, Deed.QUEUE)
+        elif self.phase is Phase.WAITING and work.is_running:
+            return self.rest(until=now + TASK_AGAIN)
+        elif self.phase is Phase.WAITING:
+            todo = (Deed.ATTEMPT, Deed.QUEUE)
+        return Transition(work=replace(work, is_resting=False), todo=todo)
 
     # What is on disk.
 
     def adopt(self, outcome: TaskOutcome, *, now: float, has_ended: bool) -> Transition:
-        """Take what a task left on the disk.
+        """Take over what a task left on the disk.
 
         With `has_ended` all of it was released long ago.
         """
@@ -372,17 +281,32 @@ class Following:
         return Transition(disk=disk, log=log)
 
     def end_at(self, deletion: Checkpoint, *, now: float) -> Transition:
-        """Take a deletion that was carried out."""
+        """Advance to a deletion that was carried out."""
         return Transition(disk=replace(self.disk, checkpoint=deletion, serving=deletion.seq, served_at=now))
 
-    def believe(self, *, lower: Checkpoint | None = None, shown: int | None = None) -> Transition:
-        """Believe a disk that has, or shows, less than it had or showed."""
-        disk = replace(self.disk, checkpoint=lower or self.checkpoint)
-        return Transition(disk=disk if shown is None else replace(disk, serving=shown))
+    def believe(self, checked: Checked, *, moment: Moment) -> Transition:
+        """Believe a check in the stream: damage, a lower checkpoint, or less that is shown.
+
+        Less than before is believed only if no task runs, and if it did not advance meanwhile.
+        """
+        known, lower, shown = self.checkpoint, checked.lower, checked.shown
+        if self.phase is not Phase.STREAM:
+            return Transition()
+        if checked.problem is not None:
+            return self.plan_note(Reason.CORRUPT, checked.problem, moment=moment)
+        if self.work.is_running:
+            return Transition()
+        if known is not None and lower is not None and lower.repository == self.id and lower.seq < known.seq:
+            text = f"had events up to {known.seq}, has {lower.seq} now"
+            planned = self.plan_note(Reason.GAP, text, moment=moment, offset=0)
+            return replace(planned, disk=replace(self.disk, checkpoint=lower))
+        if shown is None or shown[0] != self.disk.serving:
+            return Transition()
+        return Transition(disk=replace(self.disk, serving=shown[1]), todo=(Deed.QUEUE,))
 
     # The outcome of a task.
 
-    def succeed(self, *, is_worked_off: bool, has_room: bool) -> Transition:
+    def succeed(self, *, is_worked_off: bool, has_room: bool, is_carried: bool, moment: Moment) -> Transition:
         """Go on after a task without trouble.
 
         `is_worked_off` says that no event of a catch-up is queued.
@@ -394,24 +318,22 @@ class Following:
             case Phase.HEALING:
                 if note is not None and note.reason is Reason.EXPIRED:
                     trouble = replace(trouble, note=replace(note, offset=work.repaired_to))
-                work, todo = work.read(), (Deed.START_READER,)
+                work, todo = _read(work), (Deed.START_READER,)
             case Phase.WAITING if note is not None and note.reason is Reason.SLOW:
-                work, todo = work.read(), (Deed.START_READER,)
+                work, todo = _read(work), (Deed.START_READER,)
             case Phase.CATCHING_UP if has_room:
                 todo = (Deed.READ_ON,)
             case Phase.JOINING if is_worked_off:
                 todo = (Deed.REJOIN,)
             case Phase.LEAVING:
-                todo = (Deed.FINISH_LEAVING,)
+                return self._set_aside(trouble, work, is_carried=is_carried, moment=moment)
         return Transition(trouble=trouble, work=work, todo=todo)
 
-    def suffer(
-        self, task: Task, found: Trouble, *, done: int, place: tuple[int, int], moment: Moment, patience: float
-    ) -> Transition:
+    def suffer(self, task: Task, found: Trouble, *, done: int, moment: Moment, patience: float) -> Transition:
         """Decide about a task with trouble: retry, single events, or a note.
 
         A repository that was detached while the task ran keeps its reason, its next attempt and the requests that this attempt
-        answers; only if it was detached because the task is slow, it waits for the outcome.
+        answers. If it was detached because the task is slow, it waits for the outcome.
         """
         trouble, is_waiting = self.trouble, self.phase is Phase.WAITING
         if is_waiting and not task.items:
@@ -430,12 +352,12 @@ class Following:
         is_patient = moment.now - since < patience
         if found.reason is Reason.CRASHED and trouble.tries >= CRASHES_ALLOWED:
             is_patient = False
-        if found.passing and self.follows_stream and is_patient:
+        if found.passing and self.listens() and is_patient:
             until = moment.now + _PASSING.delay(trouble.tries, moment.chance)
             return self.rest(until=until, after=Transition(trouble=trouble))
         is_unrepaired = self.phase is Phase.HEALING and found.passing
         reason = trouble.note.reason if is_unrepaired and trouble.note else found.reason
-        return self.plan_note(reason, found.note, place=place, now=moment.time, trouble=trouble)
+        return self.plan_note(reason, found.note, moment=moment, trouble=trouble)
 
     # Trouble.
 
@@ -444,27 +366,54 @@ class Following:
         reason: Reason,
         text: str,
         *,
-        place: tuple[int, int],
-        now: float,
+        moment: Moment,
+        offset: int | None = None,
         attempts: int = 0,
         trouble: InTrouble | None = None,
     ) -> Transition:
         """Ask for a note: why it is detached, and where it resumes without a loss.
 
-        `place` is that partition and offset, and `attempts` says how often healing was tried, unless a note says so already.
+        `offset` is the resume point if nothing is queued (None: behind the last record read), and `attempts` says how often healing
+        was tried, unless a note says so already.
         """
-        former = self.note
+        trouble = trouble or self.trouble
+        former, unqueued = trouble.note, moment.end if offset is None else offset
+        resume = unqueued if moment.queued is None else moment.queued
         written = Detached(
             repository=self.id,
             path=self.path,
-            partition=place[0],
-            offset=former.offset if former else place[1],
+            partition=moment.partition,
+            offset=former.offset if former else resume,
             reason=reason,
             note=text.encode("utf-8", "replace").decode()[:NOTE_KEPT],  # it may name a file of any bytes
-            since=former.since if former else now,
+            since=former.since if former else moment.time,
             attempts=former.attempts if former else attempts,
         )
-        return Transition(trouble=replace(trouble or self.trouble, unwritten_note=written), todo=(Deed.WRITE_NOTE,))
+        return Transition(trouble=replace(trouble, unwritten_note=written), todo=(Deed.WRITE_NOTE,))
+
+    def be_slow(self, seconds: float, *, moment: Moment) -> Transition:
+        """Leave the stream while a task takes more than so many seconds."""
+        if self.phase is not Phase.STREAM or not self.work.is_running:
+            return Transition()
+        return self.plan_note(Reason.SLOW, f"one task takes more than {seconds:g} s", moment=moment)
+
+    def miss(self, incarnation: str | None, expected: int, *, moment: Moment) -> Transition:
+        """Detach if the log, read to its end, lacked events up to the sequence `expected`.
+
+        If rereading the log did not bring them, the repository is copied from the master.
+        """
+        if self.phase is not Phase.STREAM or self.work.is_running or incarnation != self.log.incarnation:
+            return Transition()
+        if not self.lacks(min(self.log.expected, expected)):
+            return Transition()
+        if self.checkpoint is not None and self.checkpoint.incarnation != incarnation:
+            text = f"the master continued as incarnation {incarnation}, this mirror has {self.checkpoint.incarnation}"
+            return self.plan_note(Reason.DIVERGED, text, moment=moment)
+        place = incarnation, self.level
+        count = self.trouble.silent_gaps + 1 if place == self.trouble.silent_gap else 1
+        trouble = replace(self.trouble, silent_gap=place, silent_gaps=count)
+        text = f"the log had events up to {expected}, this mirror has {self.level}"
+        return self.plan_note(Reason.GAP, text, moment=moment, offset=0, attempts=count - 1, trouble=trouble)
 
     def keep_unwritten(self, problem: str, *, moment: Moment) -> Transition:
         """Keep a note that could not be written: nothing else changes before it is."""
@@ -481,74 +430,93 @@ class Following:
         assert note is not None
         trouble = replace(self.trouble, note=note, unwritten_note=None, note_problem="", troubled_since=None, tries=0)
         work = replace(
-            self.work.move(Move.NOTED), drops=self.work.drops + 1, is_resting=False, takes_single_events=False
+            _enter(self.work, Phase.WAITING), drops=self.work.drops + 1, is_resting=False, takes_single_events=False
         )
         transition = Transition(trouble=trouble, work=work, todo=(Deed.STOP_READER,))
         if note.reason not in NEEDS_OPERATOR and not (work.is_running and note.reason is Reason.SLOW):
             transition = self.rest(until=moment.now + retries.delay(note.attempts + 1, moment.chance), after=transition)
         return replace(transition, todo=(*transition.todo, Deed.ACK))
 
-    def hold_requests(self, requests: tuple[int, ...]) -> Transition:
-        return Transition(trouble=replace(self.trouble, heal_requests=requests))
-
-    def count_silent_gap(self) -> Transition:
-        place = self.log.incarnation, self.level
-        count = self.trouble.silent_gaps + 1 if place == self.trouble.silent_gap else 1
-        return Transition(trouble=replace(self.trouble, silent_gap=place, silent_gaps=count))
-
     # The way back to the stream.
 
-    def begin_attempt(self) -> Transition:
+    def request(self, *, moment: Moment) -> Transition:
+        """Begin an attempt because an operator asks; in the stream, ask for a new copy."""
+        if self.phase is Phase.STREAM:
+            return self.plan_note(Reason.DIVERGED, "an operator asked for a new copy", moment=moment)
+        return Transition(todo=(Deed.ATTEMPT,) if self.phase is Phase.WAITING else ())
+
+    def hold_requests(self, requests: tuple[int, ...]) -> Transition:
+        """Keep the requests that the present attempt answers."""
+        return Transition(trouble=replace(self.trouble, heal_requests=requests))
+
+    def retry(self, *, now: float) -> Transition:
+        """Retry what was refused: another repository no longer takes its path."""
+        is_refused = self.note is not None and self.note.reason is Reason.REFUSED
+        return self.rest(until=now) if is_refused and self.phase is Phase.WAITING else Transition()
+
+    def count_attempt(self) -> Transition:
+        """Begin an attempt to heal, or to leave."""
         assert self.note is not None
         note = replace(self.note, attempts=self.note.attempts + 1)
-        return Transition(
-            trouble=replace(self.trouble, note=note, is_release_stuck=False), work=replace(self.work, is_resting=False)
-        )
+        trouble = replace(self.trouble, note=note, is_release_stuck=False)
+        return Transition(trouble=trouble, work=replace(self.work, is_resting=False))
 
     def heal(self, *, end: int) -> Transition:
         """Begin a repair, or read if that may be enough.
 
-        `end` is the offset behind what was read.
-
-        The master is ahead of everything before it: expired or unreadable records there are not needed.
+        `end` is the offset behind what was read. The master is ahead of everything before it: expired or unreadable records there
+        are not needed.
         """
         assert self.note is not None
         if needed_repair(self.note) is None:
-            return Transition(work=self.work.read(), todo=(Deed.START_READER, Deed.QUEUE))
-        return Transition(work=replace(self.work.move(Move.REPAIRS), repaired_to=end), todo=(Deed.QUEUE,))
+            return Transition(work=_read(self.work), todo=(Deed.START_READER, Deed.QUEUE))
+        return Transition(work=replace(_enter(self.work, Phase.HEALING), repaired_to=end), todo=(Deed.QUEUE,))
 
     def read_later(self) -> Transition:
-        """Take no record any more that the present reader brings."""
+        """Refuse all further records of the present reader."""
         return Transition(work=replace(self.work, run=self.work.run + 1))
 
-    def catch_up(self, *, is_worked_off: bool) -> Transition:
-        """Go on to join the stream, because everything was read."""
-        if (self.phase, Move.CAUGHT_UP) in REFUSED:
+    def advance(self, *, has_read_all: bool, is_worked_off: bool, has_room: bool) -> Transition:
+        """Read on after a reader's records, or join the stream if they were the last."""
+        if self.phase is not Phase.CATCHING_UP:
             return Transition()
+        if not has_read_all:
+            return Transition(todo=(Deed.READ_ON, Deed.QUEUE) if has_room else (Deed.QUEUE,))
         todo = (Deed.STOP_READER, Deed.REJOIN) if is_worked_off else (Deed.STOP_READER,)
-        return Transition(work=self.work.move(Move.CAUGHT_UP), todo=todo)
+        return Transition(work=_enter(self.work, Phase.JOINING), todo=(*todo, Deed.QUEUE))
 
     def rejoin(self) -> Transition:
         """Follow the stream, because the note is removed."""
-        return Transition(
-            work=self.work.move(Move.REJOINED), trouble=replace(self.trouble, note=None), todo=(Deed.ACK,)
-        )
+        work = _enter(self.work, Phase.STREAM)
+        return Transition(work=work, trouble=replace(self.trouble, note=None), todo=(Deed.ACK,))
 
     # The way out.
 
-    def leave(self) -> Transition:
-        """Leave: after a kill it is found on the disk, and leaves again."""
-        if (self.phase, Move.LEAVES) in REFUSED:
+    def leave(self, *, is_carried: bool, is_backup: bool) -> Transition:
+        """Leave, once no task runs, if this mirror does not carry the repository.
+
+        Or if it waits for a repair while the master has deleted it: in the stream the deletion itself comes. After a kill it is
+        found on the disk, and leaves again.
+        """
+        is_lost = self.phase is Phase.WAITING and self.log.deletion is not None
+        if is_backup or self.work.is_running or self.phase is Phase.LEAVING or (is_carried and not is_lost):
             return Transition()
-        work = replace(self.work.move(Move.LEAVES), is_resting=False, drops=self.work.drops + 1)
+        work = replace(_enter(self.work, Phase.LEAVING), is_resting=False, drops=self.work.drops + 1)
         return Transition(work=work, todo=(Deed.STOP_READER, Deed.DROP_EVENTS, Deed.QUEUE))
 
-    def set_aside(self) -> Transition:
+    def _set_aside(self, trouble: InTrouble, work: AtWork, *, is_carried: bool, moment: Moment) -> Transition:
         """End leaving: the disk no longer has it. Those were no attempts to heal."""
-        work, note = self.work.move(Move.SET_ASIDE), self.note
-        if note is None:
-            return Transition(work=work.move(Move.REJOINED))
-        return Transition(work=work, trouble=replace(self.trouble, note=replace(note, attempts=0)))
+        note = None if self.note is None else replace(self.note, attempts=0)
+        trouble, work = replace(trouble, note=note), _enter(work, Phase.WAITING)
+        work = work if note else _enter(work, Phase.STREAM)
+        if is_carried and self.log.deletion is None:
+            text = "it was set aside when it was not carried"
+            planned = self.plan_note(Reason.GAP, text, moment=moment, offset=0, trouble=trouble)
+            return replace(planned, work=work)
+        if not is_carried:
+            return Transition(trouble=trouble, work=work, todo=(Deed.FORGET,))
+        todo = (Deed.RECORD_DELETION, Deed.REJOIN) if note else (Deed.RECORD_DELETION,)
+        return Transition(trouble=trouble, work=work, todo=todo)
 
 
 def follow(repository: str, path: str) -> Following:
@@ -560,3 +528,12 @@ def needed_repair(note: Detached) -> Reason | None:
     if note.reason not in NEEDS_REPAIR or (note.reason is Reason.GAP and note.attempts <= 1):
         return None
     return note.reason
+
+
+def _enter(work: AtWork, phase: Phase) -> AtWork:
+    assert phase in NEXT[work.phase], f"{phase} does not follow {work.phase}"
+    return replace(work, phase=phase)
+
+
+def _read(work: AtWork) -> AtWork:
+    return replace(_enter(work, Phase.CATCHING_UP), run=work.run + 1)

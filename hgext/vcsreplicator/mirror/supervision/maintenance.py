@@ -7,12 +7,11 @@ It is reading repositories through, removing what was set aside, and filling cac
 import structlog
 
 from ...words.clock import DAY
-from ...words.records import Reason
 from ..pool import Lane, WorkerPool
 from ..task import Check, Checked, Sweep, Warm
-from .detached import Detachments
-from .life import Following, Phase
+from .life import Deed, Following
 from .state import State
+from .values import Phase
 
 # Seconds after a release until its caches are filled. Its ack and its notice go first: they would share the processors.
 WARM_AFTER = 0.05
@@ -28,9 +27,9 @@ logger = structlog.get_logger()
 class Maintenance:
     """Gives idle workers tasks that can wait."""
 
-    def __init__(self, state: State, pool: WorkerPool, detachments: Detachments) -> None:
+    def __init__(self, state: State, pool: WorkerPool) -> None:
         self._settings, self._table, self._agenda, self._clock = state.settings, state.table, state.agenda, state.clock
-        self._pool, self._detachments = pool, detachments
+        self._state, self._pool = state, pool
         # Repositories whose caches are cold, in the order in which they became so → whether the lock on the disk must be changed
         # too, and since when they are cold.
         self._to_warm: dict[str, tuple[bool, float]] = {}
@@ -111,30 +110,13 @@ class Maintenance:
             self._undecided.add(checked.repository)
             self._unchecked.insert(0, checked.repository)  # once more when all others had their turn
         following = self._table.get(checked.repository)
-        if following is None or following.phase is not Phase.STREAM:
+        if following is None:
             return
-        if checked.problem is not None:
-            self._detachments.detach(following, Reason.CORRUPT, checked.problem)
-        elif not following.work.is_running:
-            self._believe_lower(following, checked)
-            self._show_again(following, checked)
-
-    def _believe_lower(self, following: Following, checked: Checked) -> None:
-        """Detach a repository that has less than it had, unless it advanced meanwhile."""
-        known, lower = following.checkpoint, checked.lower
-        if known is None or lower is None or lower.repository != following.id or lower.seq >= known.seq:
-            return
-        following.take(following.believe(lower=lower))
-        self._detachments.detach(following, Reason.GAP, f"had events up to {known.seq}, has {lower.seq} now", offset=0)
-
-    def _show_again(self, following: Following, checked: Checked) -> None:
-        """Release again what clients no longer see: the watermark was lost or replaced."""
-        if checked.shown is None or checked.shown[0] != following.disk.serving or following.phase is not Phase.STREAM:
-            return
-        served, shown = checked.shown
-        logger.error("release lost", **following.names, reason=f"served event {served}, clients see event {shown}")
-        following.take(following.believe(shown=shown))
-        self._agenda.queue(following)
+        found = following.believe(checked, moment=self._state.find_moment(following))
+        if Deed.QUEUE in found.todo and checked.shown is not None:
+            served, shown = checked.shown  # the watermark was lost or replaced
+            logger.error("release lost", **following.names, reason=f"served event {served}, clients see event {shown}")
+        self._state.carry_out(following, found)
 
     def _check_next(self, now: float) -> None:
         """Have the next repository read through, one at a time."""

@@ -5,13 +5,11 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 
 import structlog
 
-from ...words.records import Ack, Reason
+from ...words.records import Ack
 from ..checkpoint import Checkpoint
 from ..copies import choose
 from ..task import FoundRepository
 from .departures import Departures
-from .detached import Detachments
-from .life import Phase
 from .maintenance import Maintenance
 from .state import State
 
@@ -21,13 +19,11 @@ logger = structlog.get_logger()
 class Startup:
     """Adopts the repositories on disk, and reconciles them with notes and acks."""
 
-    def __init__(
-        self, state: State, departures: Departures, detachments: Detachments, maintenance: Maintenance
-    ) -> None:
+    def __init__(self, state: State, departures: Departures, maintenance: Maintenance) -> None:
         self._state = state
         self._settings, self._notes, self._acks, self._clock = state.settings, state.notes, state.acks, state.clock
         self._table, self._agenda = state.table, state.agenda
-        self._departures, self._detachments, self._maintenance = departures, detachments, maintenance
+        self._departures, self._maintenance = departures, maintenance
         # The checkpoints of deleted repositories that are still kept on the disk.
         self._moved_aside: dict[str, Checkpoint] = {}
 
@@ -49,7 +45,7 @@ class Startup:
             self._moved_aside[checkpoint.repository] = checkpoint
             return
         following = self._table.get_or_add(checkpoint.repository, checkpoint.path)
-        following.take(following.find(found, acked, now=self._clock.now()))
+        following.change(following.find(found, acked, now=self._clock.now()))
         if found.is_locked not in (None, self._settings.lock):
             self._maintenance.mark_cold(following, relock=True)
 
@@ -65,7 +61,9 @@ class Startup:
         self._take_notes()
         for repository, acked in acks.items():
             if not self._departures.note_ack_of_deleted(acked) and acked.applied > 0:
-                self._take_ack(repository, acked)
+                following = self._table.get_or_add(repository, "")
+                moment = self._state.find_moment(following)
+                self._state.carry_out(following, following.find_ack(acked, moment=moment))
         for following in self._table:
             self._acks.send(following)
             self._agenda.queue(following)
@@ -109,14 +107,4 @@ class Startup:
                 self._notes.rejoin(note.repository)
                 continue
             following = self._table.get_or_add(note.repository, note.path)
-            self._state.take(following, following.find_note(note, now=self._clock.monotonic()))
-
-    def _take_ack(self, repository: str, acked: Ack) -> None:
-        """Detach a repository that has less than it had, or whose note was lost."""
-        following = self._table.get_or_add(repository, "")
-        following.take(following.acknowledge(acked))
-        checkpoint = following.checkpoint
-        is_less = checkpoint is None or (checkpoint.incarnation == acked.incarnation and checkpoint.seq < acked.applied)
-        if following.phase is Phase.STREAM and (is_less or acked.detached is not None):
-            note = f"had events up to {acked.applied}, has {following.level} now"
-            self._detachments.detach(following, Reason.GAP, note, offset=0)
+            self._state.carry_out(following, following.find_note(note, now=self._clock.monotonic()))

@@ -4,10 +4,12 @@
 It consists of the repositories with their queues, the roster's rules for this mirror, and its acks.
 """
 
+import random
 from collections.abc import Callable, Iterator, Mapping
 
+from ...log import partition_of
 from ...words.clock import Clock
-from ...words.records import Ack, Reason
+from ...words.records import Ack
 from ...words.roster import Mirror, MirrorRole, Roster
 from ...words.shape import to_json
 from ..notes import Notes
@@ -15,7 +17,8 @@ from ..settings import MirrorSettings
 from ..writer import AckWriter
 from .agenda import Agenda
 from .backlog import Backlog
-from .life import Deed, Following, Phase, Transition, follow
+from .life import Deed, Following, Transition, follow
+from .values import Moment, Phase
 
 # Seconds for which an older roster does not count alone: twice the time after which an aggregator writes the newest again.
 DOUBT = 60.0
@@ -24,8 +27,7 @@ DOUBT = 60.0
 class RepositoryTable:
     """Every repository that this mirror follows."""
 
-    def __init__(self, agenda: Agenda) -> None:
-        self._agenda = agenda
+    def __init__(self) -> None:
         self._followings: dict[str, Following] = {}
 
     def __iter__(self) -> Iterator[Following]:
@@ -46,16 +48,9 @@ class RepositoryTable:
         """Forget the repository."""
         del self._followings[following.id]
 
-    def vacate(self, following: Following) -> None:
-        """Retry the repositories that this one kept out of its path, which it leaves."""
-        for other in self:
-            is_refused = other.note is not None and other.note.reason is Reason.REFUSED
-            if is_refused and other.phase is Phase.WAITING and other is not following and other.path == following.path:
-                self._agenda.rest(other, 0.0)
-
 
 class Membership:
-    """This mirror in the newest roster; one that is not named carries all.
+    """This mirror in the newest roster; a mirror that the roster does not name carries all.
 
     A log that lost its newest records may bring an older roster, until the aggregator writes the newest again. For DOUBT seconds
     both count, so that no repository leaves because of it.
@@ -79,7 +74,7 @@ class Membership:
             each is not None and each.role is MirrorRole.BACKUP for each in self._list_members()
         )
 
-    def take(self, roster: Roster, now: float) -> bool:
+    def take_roster(self, roster: Roster, now: float) -> bool:
         """Follow this roster from the time `now` of the monotonic clock on.
 
         Returns whether that ends the doubt about an older one.
@@ -100,8 +95,8 @@ class Membership:
         return True
 
     def carries(self, path: str) -> bool:
-        """Return whether a repository at this path belongs on this mirror."""
-        return any(each is None or each.rules.carries(path) for each in self._list_members())
+        """Return whether a repository at this path belongs here; True if it is unknown."""
+        return not path or any(each is None or each.rules.carries(path) for each in self._list_members())
 
     def _list_members(self) -> list[Mirror | None]:
         """Return this mirror in each roster that counts."""
@@ -123,14 +118,14 @@ class AckBook:
             return
         ack = self._make_ack(following)
         if ack != following.log.sent_ack:
-            following.take(following.acknowledge(ack))
+            following.change(following.acknowledge(ack))
             if ack.serving > following.log.noticed:
                 ack = self._writer.sign(ack)
             self._writer.ack(f"{self._name}/{following.id}", to_json(ack))
 
     def send_again(self, following: Following) -> None:
         """Write how far the repository is again: the log may have lost the last ack."""
-        following.take(following.acknowledge(None))
+        following.change(following.acknowledge(None))
         self.send(following)
 
     def withdraw(self, repository: str) -> None:
@@ -167,10 +162,10 @@ class State:
         self.settings, self.notes, self.writer, self.clock = settings, notes, writer, clock
         self.backlog = Backlog(positions)
         self.agenda = Agenda(self.backlog, clock, settings.batch_bytes)
-        self.table = RepositoryTable(self.agenda)
+        self.table = RepositoryTable()
         self.membership = Membership(settings)
         self.acks = AckBook(settings.name, writer)
-        # What each deed of a step is; the parts that do the others add them.
+        # How each deed of a transition is done; other parts add theirs.
         self.deeds: dict[Deed, Callable[[Following], object]] = {
             Deed.DROP_EVENTS: lambda following: self.backlog.drop(following.id),
             Deed.SET_ALARM: self.agenda.set_alarm,
@@ -179,7 +174,25 @@ class State:
             Deed.ACK: self.acks.send,
         }
 
-    def take(self, following: Following, step: Transition) -> None:
-        """Take a step of the repository's life, and do what it asks."""
-        for deed in following.take(step):
+    def carry_out(self, following: Following, transition: Transition) -> None:
+        """Change the repository's state, and do what the transition asks."""
+        for deed in following.change(transition):
             self.deeds[deed](following)
+
+    def find_moment(self, following: Following) -> Moment:
+        partition = partition_of(following.id, self.backlog.partitions)
+        queued = self.backlog.peek(following.id, events=1, size=0)
+        return Moment(
+            now=self.clock.monotonic(),
+            time=self.clock.now(),
+            chance=random.random(),
+            partition=partition,
+            end=self.backlog.next(partition),
+            queued=queued[0].offset if queued else None,
+        )
+
+    def vacate(self, following: Following) -> None:
+        """Retry the repositories that this one kept out of its path, which it leaves."""
+        for other in self.table:
+            if other is not following and other.path == following.path:
+                self.carry_out(other, other.retry(now=self.clock.monotonic()))

@@ -85,12 +85,12 @@ class Supervisor:
         }
         self.departures = departures = Departures(state, readers)
         self.detachments = detachments = Detachments(state, readers, departures)
-        self.maintenance = Maintenance(state, pool, detachments)
+        self.maintenance = Maintenance(state, pool)
         self.control = Control(state, departures)
         self.intake = Intake(state, self.control, departures, detachments)
         self.dispatch = TaskDispatch(state, pool, departures, detachments, self.maintenance)
-        self.startup = Startup(state, departures, detachments, self.maintenance)
-        self._watch = WorkerWatch(state, pool, detachments)
+        self.startup = Startup(state, departures, self.maintenance)
+        self._watch = WorkerWatch(state, pool)
 
     def turn(self, timeout: float) -> None:
         """Take messages, waiting at most `timeout` seconds, and give work to the idle."""
@@ -125,7 +125,7 @@ class Supervisor:
         match arrived:
             case ReadRecords(follows=None):
                 for record in arrived.records:
-                    self.intake.take(record)
+                    self.intake.take_record(record)
                 self._hold_back()
                 arrived.make_room()
             case ReadRecords():

@@ -6,12 +6,9 @@ Their repository is detached, a replacement is started, and one that hangs is ki
 
 import structlog
 
-from ...words.records import Reason
 from .. import metrics
 from ..pool import Lane, Worker, WorkerPool
 from ..task import Task
-from .detached import Detachments
-from .life import Phase
 from .state import State
 
 # Most slow workers beside which one more of this lane gets a replacement. If the disk is slow for all, more would not help; large
@@ -29,8 +26,8 @@ logger = structlog.get_logger()
 class WorkerWatch:
     """Looks at all workers periodically, so that none holds up the others."""
 
-    def __init__(self, state: State, pool: WorkerPool, detachments: Detachments) -> None:
-        self._settings, self._table, self._pool, self._detachments = state.settings, state.table, pool, detachments
+    def __init__(self, state: State, pool: WorkerPool) -> None:
+        self._state, self._settings, self._table, self._pool = state, state.settings, state.table, pool
 
     def check(self, now: float) -> None:
         """Act on workers that are slow or hang."""
@@ -46,9 +43,9 @@ class WorkerWatch:
         following = self._table.get(worker.busy.repository) if isinstance(worker.busy, Task) else None
         limit = self._settings.slow_after if worker.is_ready else START_SLOW
         if now - worker.since > limit:
-            if following is not None and following.work.is_running and following.phase is Phase.STREAM:
-                note = f"one task takes more than {self._settings.slow_after:g} s"
-                self._detachments.detach(following, Reason.SLOW, note)
+            if following is not None:
+                moment = self._state.find_moment(following)
+                self._state.carry_out(following, following.be_slow(self._settings.slow_after, moment=moment))
             if not worker.is_slow:
                 worker.is_slow = self._count_slow() < REPLACEMENT_LIMITS[worker.lane]
         if not worker.is_killed and self._is_hanging(worker, now):
