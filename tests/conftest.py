@@ -7,6 +7,7 @@ a run share them, also those of several workers (`pytest -n 6`), so each uses na
 """
 
 import argparse
+import fcntl
 import gc
 import os
 import random
@@ -16,7 +17,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ from testing.log_lines import write_every_line
 from testing.reporting import report_what_is_shown
 from testing.scheduling import ModuleScheduling, has_many_examples, is_run_whole
 from testing.services.aws import Aws
+from testing.services.cache import cache_folder
 from testing.services.existing import Existing, Kept, keeper, list_slow_starts, own, shared
 from testing.services.kafka import Kafka
 from testing.services.postgresql import PostgreSQL
@@ -87,12 +89,24 @@ def is_whole(config: pytest.Config) -> bool:
     return has_all_folders and not config.option.keyword and config.option.markexpr in ("", "not slow")
 
 
+@contextmanager
+def after_the_first() -> Iterator[None]:
+    """Wait until the first worker has imported, and in a new clone compiled, all tests: then the others read what it wrote."""
+    with (cache_folder() / "collection.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        yield
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[None]:
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """Import the tests without looking for garbage, which takes a fifth of the time, and never look at what was imported again."""
     gc.disable()
     try:
-        return (yield)
+        with after_the_first() if hasattr(session.config, "workerinput") else nullcontext():
+            return (yield)
     finally:
         gc.freeze()
         gc.enable()
