@@ -14,7 +14,6 @@ from typing import Any
 from mercurial import error, scmutil
 from mercurial.i18n import _
 from mercurial.localrepo import localrepository
-from mercurial.transaction import transaction as Transaction
 from mercurial.ui import ui as Ui
 
 from .store import boot, connections, database, disk, entry, progress, statements
@@ -77,7 +76,7 @@ def problems(log: Pushlog, since: int = 0) -> Iterator[tuple[bytes, bool]]:
                 True,
             )
     yield from _find_missing(log, recorded, since)
-    torn = _check_file(log)
+    _pushes, torn = _read_file(log)
     if torn is not None:
         yield b"%s\n" % str(torn).encode(), True
 
@@ -105,16 +104,18 @@ def repairpushlog(ui: Ui, repo: localrepository, **options: Any) -> int:
     log = Pushlog(repo)
     with repo.lock():
         if log.file.tail() == 0:
-            return _import_database(ui, log)
+            _complete_file(log)
+            recorded = sum(1 for _record in log.file.records())
+            ui.status(b"no pushlog.log: %d pushes recorded in it from pushlog2.db\n" % recorded)
+            return 0
         before = _read_database(ui, log)
-        if _check_file(log) is not None:
-            with _open_repair(log) as tr:
-                _open_session(log, tr)
-        after = _read_file(log)
+        after, torn = _read_file(log)
+        if torn is not None:
+            _complete_file(log)
+            after, _torn = _read_file(log)
         _rebuild_database(log)
-    changed = [number for number, old in before.items() if after.get(number) != old]
-    changed += [number for number in after if number not in before]
-    for number in sorted(changed):
+    changed = sorted(number for number in before.keys() | after.keys() if before.get(number) != after.get(number))
+    for number in changed:
         ui.write(b"push #%d: %s\n" % (number, _name_change(before.get(number), after.get(number))))
     if changed:
         ui.status(b"pushlog2.db rebuilt: %d of %d pushes changed\n" % (len(changed), len(after)))
@@ -123,8 +124,13 @@ def repairpushlog(ui: Ui, repo: localrepository, **options: Any) -> int:
     return 0
 
 
-def _open_repair(log: Pushlog) -> Transaction:
-    return open_unhooked(log.repo, functools.partial(log.repo.transaction, b"repairpushlog"))
+def _complete_file(log: Pushlog) -> None:
+    """Record in the file what the database has and it lacks; raise Abort if SQLite fails."""
+    try:
+        with open_unhooked(log.repo, functools.partial(log.repo.transaction, b"repairpushlog")) as tr:
+            session_of(log, tr, reads_all=True)
+    except sqlite3.Error as problem:
+        raise error.Abort(b"cannot write pushlog2.db: %s" % str(problem).encode()) from problem
 
 
 def _name_change(old: int | None, new: int | None) -> bytes:
@@ -133,36 +139,24 @@ def _name_change(old: int | None, new: int | None) -> bytes:
     return b"removed" if new is None else b"corrected"
 
 
+@contextlib.contextmanager
+def _connect(log: Pushlog) -> Iterator[sqlite3.Connection | None]:
+    """Connect to the database alone, as it is; give None without one."""
+    connection = connections.open_for_reading(log.path, timeout_ms=log.repo.ui.configint(b"pushlog", b"timeoutro"))
+    with contextlib.nullcontext() if connection is None else contextlib.closing(connection):
+        yield connection
+
+
 def _check_database(log: Pushlog) -> str:
     """Return in one line what SQLite finds wrong; empty without a fault or a file."""
     try:
-        connection = connections.open_for_reading(log.path, timeout_ms=log.repo.ui.configint(b"pushlog", b"timeoutro"))
-        if connection is None:
-            return ""
-        with contextlib.closing(connection):
-            return connections.damage(connection)
+        with _connect(log) as connection:
+            return "" if connection is None else connections.damage(connection)
     except sqlite3.OperationalError:
         # Locked, or unreadable: the command that reads the pushlog next reports it.
         return ""
     except sqlite3.DatabaseError as problem:
         return str(problem)
-
-
-def _check_file(log: Pushlog) -> TornRecord | None:
-    try:
-        for _fact in progress.show_facts(log, READING):
-            pass
-    except TornRecord as torn:
-        return torn
-    return None
-
-
-def _import_database(ui: Ui, log: Pushlog) -> int:
-    with _open_repair(log) as tr:
-        _open_session(log, tr)
-    recorded = sum(1 for _record in log.file.records())
-    ui.status(b"no pushlog.log: %d pushes recorded in it from pushlog2.db\n" % recorded)
-    return 0
 
 
 def _read_database(ui: Ui, log: Pushlog) -> dict[int, int]:
@@ -171,26 +165,25 @@ def _read_database(ui: Ui, log: Pushlog) -> dict[int, int]:
     Of a million pushes, the pushes themselves would need a gigabyte.
     """
     try:
-        connection = connections.open_for_reading(log.path, timeout_ms=log.repo.ui.configint(b"pushlog", b"timeoutro"))
-        if connection is None:
-            return {}
-        with contextlib.closing(connection):
-            return {push.id: hash(push) for push in _show_all(log, connection)}
+        with _connect(log) as connection:
+            return {} if connection is None else {push.id: hash(push) for push in _show_all(log, connection)}
     except sqlite3.DatabaseError as problem:
         ui.warn(b"pushlog2.db cannot be read: %s\n" % str(problem).encode())
         return {}
 
 
-def _read_file(log: Pushlog) -> dict[int, int]:
-    """Return the hash of each push of the file by its id."""
+def _read_file(log: Pushlog) -> tuple[dict[int, int], TornRecord | None]:
+    """Return the hash of each push of the file by its id, and the damage after them."""
     pushes: dict[int, int] = {}
-    with contextlib.suppress(TornRecord):
+    try:
         for fact in progress.show_facts(log, READING):
             if isinstance(fact, entry.Push):
                 pushes[fact.id] = hash(fact)
             else:
                 pushes.pop(fact.id, None)
-    return pushes
+    except TornRecord as torn:
+        return pushes, torn
+    return pushes, None
 
 
 def _show_all(log: Pushlog, connection: sqlite3.Connection) -> Iterator[entry.Push]:
@@ -217,10 +210,3 @@ def _rebuild_database(log: Pushlog) -> None:
         Path(new).unlink(missing_ok=True)
         Path(new + "-journal").unlink(missing_ok=True)
         raise
-
-
-def _open_session(log: Pushlog, tr: Transaction) -> None:
-    try:
-        session_of(log, tr, reads_all=True)
-    except sqlite3.Error as problem:
-        raise error.Abort(b"cannot write pushlog2.db: %s" % str(problem).encode()) from problem
