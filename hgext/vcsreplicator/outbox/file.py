@@ -159,12 +159,6 @@ class Outbox:
         sent = self.sent()
         return self.since(sent.segment, sent.end) if sent is not None else self.kept()
 
-    def extent(self) -> tuple[int, int] | None:
-        """Return the newest segment and its committed size; None without an entry."""
-        numbers = self.segments()
-        end = self._open_segment(numbers[-1]).tail() if numbers else 0
-        return (numbers[-1], end) if end else None
-
     def since(self, segment: int, end: int) -> Iterator[Place]:
         """Read the committed entries behind this byte of a segment, oldest first."""
         for number in self.segments():
@@ -179,7 +173,7 @@ class Outbox:
     def acknowledged(self) -> Iterator[Entry]:
         """Read committed entries up to the sent mark, newest first, one when asked for."""
         sent = self.sent()
-        return iter(()) if sent is None else self._read_back(sent.segment, sent.end)
+        return iter(()) if sent is None else self._read_back(sent)
 
     def replaced(self) -> tuple[str, ...]:
         """Read which incarnations the present one has replaced, newest first.
@@ -189,7 +183,7 @@ class Outbox:
         """
         newest, found = self.newest(), dict[str, None]()
         with contextlib.suppress(OSError, ReplicationError, TornRecord):
-            for entry in self._read_back(*self.extent() or (0, 0)):
+            for entry in self._read_back(None):
                 if newest is None or entry.event.repository != newest.repository or len(found) >= MOST_REPLACED:
                     break
                 found |= dict.fromkeys((entry.event.incarnation, *replaced_incarnations(entry.event)))
@@ -349,12 +343,12 @@ class Outbox:
             os.unlink(self._folder.join(names[number]))
         return removed
 
-    def _read_back(self, last: int, end: int) -> Iterator[Entry]:
-        """Read the committed entries before a place in a segment, newest first."""
+    def _read_back(self, sent: SentMark | None) -> Iterator[Entry]:
+        """Read the committed entries, of a sent mark those up to it, newest first."""
         for number in reversed(self.segments()):
-            if number <= last:
+            if sent is None or number <= sent.segment:
                 segment = self._open_segment(number)
-                before = min(end, segment.tail()) if number == last else None
+                before = min(sent.end, segment.tail()) if sent is not None and number == sent.segment else None
                 while (record := segment.last(before=before)) is not None:
                     yield _decode_entry(record.payload)
                     before = record.start
