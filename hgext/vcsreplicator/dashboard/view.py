@@ -8,13 +8,14 @@ import enum
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..status import MirrorLags, Picture
 from ..status.findings import Expectations, findings
 from ..status.summary import list_mirrors, list_services
 from ..status.wording import Finding
 from ..words.records import AGGREGATOR, DESTINATION_KEY, RepositoryState
-from ..words.roster import FROM, Mirror, MirrorState, Verb
+from ..words.roster import FROM, MirrorState, Verb
 from .recent import RecentEvent, RecentEvents
 
 # Events in the list of the newest.
@@ -78,19 +79,6 @@ class RepositoryRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RosterRow:
-    """A mirror of the roster.
-
-    `holds` is the number of repositories in which notices wait for it. `deactivated` are the paths for which it is deactivated.
-    """
-
-    mirror: Mirror
-    holds: int
-    deactivated: tuple[str, ...]
-    verbs: tuple[Verb, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """The log as of `now`, by its own clock.
 
@@ -123,18 +111,22 @@ class View:
             return event.notice is not None
         return state.incarnation == event.incarnation and state.noticed >= event.seq
 
-    def list_roster(self) -> list[RosterRow]:
-        """List the mirrors of the roster, without those that were removed and do not run."""
+    def list_roster(self) -> list[dict[str, Any]]:
+        """List the mirrors of the roster, without those that were removed and do not run.
+
+        Each has its `mirror`, in `holds` the number of repositories in which notices wait for it, the paths for which it is
+        `deactivated`, and the `verbs` that an operator may use on it.
+        """
         waiting = (row.state for row in self.repositories if row.waits)
         holds = Counter(name for state in waiting for name in self.picture.holding(state))
         states, gone = self.picture.states, self.picture.gone(self.now)
         return [
-            RosterRow(
-                mirror=mirror,
-                holds=holds[mirror.name],
-                deactivated=tuple(states[each].path if each in states else each for each in mirror.deactivated),
-                verbs=tuple(verb for verb in (Verb.ACTIVATE, Verb.DEACTIVATE) if mirror.state in FROM[verb]),
-            )
+            {
+                "mirror": mirror,
+                "holds": holds[mirror.name],
+                "deactivated": [states[each].path if each in states else each for each in mirror.deactivated],
+                "verbs": [verb for verb in (Verb.ACTIVATE, Verb.DEACTIVATE) if mirror.state in FROM[verb]],
+            }
             for mirror in self.picture.roster.mirrors
             if mirror.name not in gone
         ]
