@@ -116,7 +116,8 @@ class AckGate:
                 self._unsealed.add(name)
             return GateVerdict.EARLY
         elif verdict is not GateVerdict.EARLY:
-            self._note_foreign(record, now, verdict)
+            found = ForeignRecord(offset=record.offset, written=record.time, found=now, verdict=verdict)
+            self.foreign[key] = found
         return verdict
 
     def find_serial(self, record: Record) -> int | None:
@@ -144,10 +145,6 @@ class AckGate:
         """
         unsealed = self._unsealed - self._sealed
         return [mirror.name for mirror in roster.mirrors if mirror.gates("", None) and mirror.name in unsealed]
-
-    def _note_foreign(self, record: Record, now: float, verdict: GateVerdict) -> None:
-        found = ForeignRecord(offset=record.offset, written=record.time, found=now, verdict=verdict)
-        self.foreign[record.key or ""] = found
 
     def _close_foreign(self, key: str) -> None:
         """Note that the mirror has written a record behind the foreign one.

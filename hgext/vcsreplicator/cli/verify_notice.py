@@ -10,7 +10,7 @@ import click
 
 from ..keys.pairs import SIGNING_KEY
 from ..keys.seal import decode_public_key
-from ..keys.signed import CheckedNotice, MirrorStatement, SignedNotice, check_notice, hash_heads
+from ..keys.signed import CheckedNotice, SignedNotice, check_notice, hash_heads
 from ..words.errors import Refused, ReplicationError, visible
 from ..words.shape import Count, extensible, from_json
 from ..words.streams import Stream, message_id
@@ -125,9 +125,6 @@ def _describe(found: CheckedNotice) -> Iterator[str]:
     names = f"event {notice.event}, sequence {notice.sequence} of repository {notice.repository}"
     yield f"{visible(notice.path)}: {', '.join(notice.previous)}: {names}"
     yield f"  written {when(notice.time)} UTC at version {notice.roster} of the roster, signed by {found.key}"
-    yield from map(_describe_mirror, found.mirrors)
-
-
-def _describe_mirror(said: MirrorStatement) -> str:
-    signer = "by the word of the aggregator" if said.key is None else f"signed by {said.key}"
-    return f"  {said.mirror} served it by {when(said.served_at)} UTC, {signer}"
+    for said in found.mirrors:
+        signer = "by the word of the aggregator" if said.key is None else f"signed by {said.key}"
+        yield f"  {said.mirror} served it by {when(said.served_at)} UTC, {signer}"

@@ -24,7 +24,6 @@ from starlette.staticfiles import StaticFiles
 from notifier.clients.database import is_there
 
 from ..words.errors import BadConfig, Unavailable
-from ..words.roster import Decision
 from ..words.shape import plain
 from .acting import ActEndpoint
 from .acts import ActJournal
@@ -117,11 +116,6 @@ def _log_crash(request: Request, error: Exception) -> Response:
 def _require_reader(request: Request) -> None:
     if not request.state.role.sees_all:
         raise HTTPException(403, "Guests may not see this page, because its texts may name private repositories.")
-
-
-def _list_decisions(view: View) -> list[Decision]:
-    """List the newest decisions of the aggregator, the newest first."""
-    return list(view.picture.roster.recent[: -DECISIONS - 1 : -1])
 
 
 class _DashboardPages:
@@ -226,7 +220,12 @@ class _DashboardPages:
 
     def show_roster(self, request: Request) -> Response:
         _require_reader(request)
-        return self._render(request, "roster.html", rows=View.list_roster, decisions=_list_decisions)
+        return self._render(
+            request,
+            "roster.html",
+            rows=View.list_roster,
+            decisions=lambda view: view.picture.roster.recent[: -DECISIONS - 1 : -1],
+        )
 
     def show_acts(self, request: Request) -> Response:
         _require_reader(request)

@@ -20,21 +20,14 @@ def prepare(options: DemoOptions) -> Layout:
     topic_arn = _create_topic_and_bucket(options.sns_endpoint) if options.sns_endpoint else None
     layout = write_files(options, topic_arn=topic_arn)
     for name, root in layout.mirrors.items():
-        _allow_filling(MirrorSettings(name=name, root=str(root)))
+        # Lets the mirror fill its root, as `bootstrap` does: the log may be an earlier demo's, with acks of a mirror of this name.
+        folder = Path(MirrorSettings(name=name, root=str(root)).folder)
+        folder.mkdir(exist_ok=True)
+        instance_of(folder)
     with open_log(layout.log, creates=True) as log:
         log.create(topics())
         _add_mirrors(log, list(layout.mirrors))
     return layout
-
-
-def _allow_filling(settings: MirrorSettings) -> None:
-    """Let the mirror fill its root, as `bootstrap` does.
-
-    The log may be that of an earlier demo in another folder, with acks of a mirror of this name.
-    """
-    folder = Path(settings.folder)
-    folder.mkdir(exist_ok=True)
-    instance_of(folder)
 
 
 def _add_mirrors(log: Log, names: list[str]) -> None:
