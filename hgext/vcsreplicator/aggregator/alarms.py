@@ -101,7 +101,7 @@ class Waiting:
 
     `alone` has a number of notices for each repository that no mirror gates. `newer` has a number of events for each that waits for
     a newer aggregator, and `broken` for each that is stalled because decisions about it failed. `held` says by repository how long
-    its first notice has been the first; `successors` says how long each waits. `forked` has the paths of those that forked.
+    its first notice has been the first; `successors` says how long each waits. `forked` has the paths of forked repositories.
     """
 
     lags: dict[str, int]

@@ -90,7 +90,7 @@ class Completeness:
         return self._failure if self._fails_since <= then else ""
 
     def _find_ends(self) -> _TimedEnds:
-        """Return the ends of all partitions, or of those unread ones that answer."""
+        """Return the ends of all partitions, or of the unread partitions that answer."""
         ends = find_answered_ends(self._log, EVENTS, self._unread) or self._log.ends(EVENTS, self._unread or None)
         # Here, not where the answer is taken: the loop may do something long meanwhile.
         return ends, self._clock.monotonic() - self._asked

@@ -226,7 +226,7 @@ class Session:
         return self._clock.now()
 
     def _complete_positions(self) -> None:
-        """Look for events that `pending` lacks; those that `events` lacks too are lost."""
+        """Look for events that `pending` lacks; an event that `events` lacks too is lost."""
         incomplete = self.aggregation.incomplete()
         count = self._log.partitions(EVENTS)
         self._read_again({partition_of(name, count) for name in incomplete})

@@ -185,7 +185,7 @@ class LargeRecord:
 class TooLarge(Rejected):
     """Nothing of these records is written, because a topic does not take that much.
 
-    It may take them later, once an operator has corrected its settings. `records` names at least one of those that it refuses.
+    It may take them later, once an operator has corrected its settings. `records` names at least one record that it refuses.
     """
 
     def __init__(self, records: tuple[LargeRecord, ...], advice: str = "") -> None:

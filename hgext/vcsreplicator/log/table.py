@@ -104,7 +104,7 @@ def find_beginnings(log: Log, *topics: str) -> dict[PartitionKey, int]:
 
 
 def find_answered_ends(log: Log, topic: str, partitions: Collection[int]) -> dict[int, int]:
-    """Return the ends of those of the partitions that answer now."""
+    """Return the ends of the partitions that answer now, of the given ones."""
     if not partitions:
         return {}
     try:

@@ -150,7 +150,7 @@ class EventPartitions:
         heard = self._find_heard(partition)
         if self._clock.monotonic() - heard.at >= FRESH or heard.end <= offset:
             heard.end = self.ask_end(partition)
-            # Not the time of the question, so that those that waited for their turn use this answer, however slow it was.
+            # Not the time of the question, so that threads that waited for their turn use this answer, however slow it was.
             heard.at = self._clock.monotonic()
         return heard.end
 

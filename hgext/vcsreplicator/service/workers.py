@@ -178,7 +178,7 @@ class Workers:
         self._ended.append(worker.process)
 
     def close(self) -> None:
-        """End the nursery and all workers, except those that may write: they finish."""
+        """End the nursery and all workers; a worker that may write finishes."""
         with self._forking, self._lock:
             for worker in (*self._idle, *self._busy):
                 self._end_worker(worker)

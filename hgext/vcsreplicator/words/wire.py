@@ -222,7 +222,7 @@ def connection_headers(connection: PushConnection | None) -> Mapping[str, str]:
 
 
 def carried(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Return those of a record's headers that go along with its event.
+    """Return the headers of a record that go along with its event.
 
     A connection of more than CONNECTION_LIMIT characters does not.
     """

@@ -143,13 +143,13 @@ class Aggregation:
         return self._memory.batch(may_defer=may_defer)
 
     def renew(self) -> None:
-        """Store every position with the next batch, also those that did not move."""
+        """Store every position with the next batch, also without a move."""
         self._memory.output.positions = dict(self.positions)
 
     def write_again(self, names: Iterable[str]) -> None:
         """Write the states of these repositories with the next batch.
 
-        It leaves out those that their topic refuses.
+        It leaves out states that their topic refuses.
         """
         refused = self.poison.refused
         taken = [name for name in names if name not in refused or refused[name].topic != STATE]

@@ -26,7 +26,7 @@ SOURCE_LIMIT = 200
 
 
 class EventIntake:
-    """Takes records of `events`, and those that an older aggregator kept.
+    """Takes records of `events`, and records that an older aggregator kept.
 
     A record is *whole* if its partition was read from its beginning and had the record then: events missing before it are lost.
     Before any other record the log may have more, so the partition is reread first. While rereading, a fork takes effect only at

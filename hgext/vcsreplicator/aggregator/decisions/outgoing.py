@@ -30,8 +30,9 @@ VALUE_KEPT = 64 * 1024
 class Outgoing:
     """The messages of the next transaction, in this order, and its group positions.
 
-    `positions` are those that moved. They alone are not worth a transaction, and most transactions store none, which on Kafka costs
-    half as much. `releases`, `notices` and `errors` count decisions. `keeps_values` is False if `errors` takes no larger records.
+    `positions` are the ones that moved. They alone are not worth a transaction, and most transactions store none, which on Kafka
+    costs half as much. `releases`, `notices` and `errors` count decisions. `keeps_values` is False if `errors` takes no larger
+    records.
     """
 
     messages: list[NewRecord] = field(default_factory=list)

@@ -41,7 +41,7 @@ class Repository:
     # Whether it waits until a topic takes a record about it; meanwhile its state stays the one in the log.
     is_refused: bool = False
     _newer_from: int = -1
-    # For a version of the roster and a path: the mirrors that must apply its events, and those of them that gate it.
+    # For a version of the roster and a path: the mirrors that must apply its events, and the gating mirrors among them.
     _members: tuple[int, str, tuple[Mirror, ...], tuple[Mirror, ...]] = (-1, "", (), ())
     _standings: dict[str, Standing] = field(default_factory=dict)
 
@@ -217,7 +217,7 @@ class Repository:
         return self._find_members(roster)[1]
 
     def _find_members(self, roster: Roster) -> tuple[tuple[Mirror, ...], tuple[Mirror, ...]]:
-        """Return the mirrors that must apply its events, and those that gate it.
+        """Return the mirrors that must apply its events, and the gating ones among them.
 
         The first are not deactivated for it.
         """

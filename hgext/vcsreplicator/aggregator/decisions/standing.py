@@ -30,7 +30,7 @@ def compare(
 ) -> Standing:
     """Compare a level with the known events of the repository.
 
-    For the `newer` events, and for those that cannot be read, the mirror's word counts.
+    For the `newer` events, and for events that cannot be read, the mirror's word counts.
     """
     if state is not None and ack.incarnation in state.retired:
         return Standing.FORMER

@@ -94,7 +94,7 @@ class Succession:
     def _list_there(self, path: str) -> list[Repository]:
         """List the repositories that may be at the path, by id.
 
-        Forgets those that have left it: a path may have many, and each event asks.
+        Forgets repositories that have left it: a path may have many, and each event asks.
         """
         names = self._paths.get(path, set())
         names -= {name for name in names if self._repositories[name].has_left(path)}

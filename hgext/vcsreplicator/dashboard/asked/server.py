@@ -134,7 +134,7 @@ class SocketUsers(Container[int]):
         return user in self._ids
 
     def _look_up(self) -> list[str]:
-        """Look up the missing names, and return those that the system knows now."""
+        """Look up the missing names, and return the names that the system knows now."""
         found = []
         for name in self._missing:
             with contextlib.suppress(KeyError, ValueError):

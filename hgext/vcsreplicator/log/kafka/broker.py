@@ -74,7 +74,7 @@ class Broker:
         self.options = options
         self._admin: KafkaAdminClient | None = None
         self._connected_at = 0.0
-        # How many threads use each admin client; those that were dropped are closed after the last one.
+        # How many threads use each admin client; a dropped client is closed once no thread uses it.
         self._users = Counter[KafkaAdminClient]()
         self._admin_lock = threading.Lock()
         self._partitions: dict[str, int] = {}
@@ -140,7 +140,7 @@ class Broker:
         return {topic["name"].removeprefix(self.options.prefix): topic for topic in ours}
 
     def find_hidden(self, names: Sequence[str]) -> set[str]:
-        """Return those of the names that the brokers do not show to this user.
+        """Return the names that the brokers do not show to this user.
 
         Whether there are such topics is not known. The request creates none.
         """
@@ -161,7 +161,7 @@ class Broker:
         return self._partitions[topic]
 
     def refuse_missing(self, error: ReplicationError, names: Iterable[str], cluster: ClusterMetadata) -> None:
-        """Raise an error that names those of the topics that the brokers lack, if any.
+        """Raise an error that names the topics that the brokers lack, if any.
 
         It is raised in place of `error`. `names` are those in Kafka, `cluster` what the client heard that failed: the brokers are
         asked only if it does not know one.

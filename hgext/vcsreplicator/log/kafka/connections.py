@@ -155,7 +155,7 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
     def _first_to_ask(self) -> list[Any]:
         """Return the brokers of the URL that are likely to answer.
 
-        It leaves out those that hang, were slow or just failed, while there are others.
+        It leaves out brokers that hang, were slow or just failed, while there are others.
         """
         named = list(self.cluster._bootstrap_brokers.values())
         well = [node for node in named if not HANGING.doubtful((node.host, node.port))]

@@ -16,7 +16,7 @@ from .broker import Broker
 from .clients import connect, rim
 from .records import Unpacked, record_of, remember_partitions
 
-# Seconds until the client is asked again, while a partition may not be among those that it fetches: the first time after it
+# Seconds until the client is asked again, while it may not fetch a partition yet: the first time after it
 # connected, and the longest, up to which they double. Metadata and connections need a few turns of a millisecond each.
 FIRST_SLICE, SLICE = 0.002, 0.05
 

@@ -20,7 +20,7 @@ _LAST_ANSWER = 0.5
 class _PendingSockets:
     """The event loop for one new connection, and the sockets that it tried.
 
-    The library leaves those that failed to the garbage collector: with Python 3.13.0 a frame of the event loop holds them.
+    The library leaves failed sockets to the garbage collector: with Python 3.13.0 a frame of the event loop holds them.
     """
 
     def __init__(self, net: NetworkSelector) -> None:

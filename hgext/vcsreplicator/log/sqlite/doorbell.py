@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Bells that wake readers in other processes on this machine.
 
-Each reader has a bell; a writer rings those that listen to its topics.
+Each reader has a bell; a writer rings the bells of readers of its topics.
 
 A bell is a Unix datagram socket in one folder. Ringing is a hint and may be lost (a full queue, a reader of another user), so a
 waiting reader still looks again after a while. The next `ring` takes down the bells of processes that died.

@@ -61,7 +61,7 @@ class BootstrapSettings:
 class Progress:
     """How far the bootstrap is.
 
-    `total` counts all repositories, `present` those that are here, and `failed` those that were given up. `bytes` counts what this
+    `total` counts all repositories, `present` the ones here, and `failed` the ones given up. `bytes` counts what this
     run copied, half-made copies included.
     """
 
@@ -227,7 +227,7 @@ def _sum_progress(jobs: list[_BootstrapJob], half_made: int) -> Progress:
 
 
 def size_of(folder: Path) -> int:
-    """Return the bytes of all files below a folder, but for those that vanish."""
+    """Return the bytes of all files below a folder, without files that vanish."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:
