@@ -35,29 +35,6 @@ _REGISTRY: Any = jsonschema_specifications.REGISTRY
 
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
-# Keywords whose value is a schema or a list of schemas, and those whose value is an object of schemas.
-_SCHEMAS = frozenset(
-    (
-        *(
-            "additionalItems",
-            "additionalProperties",
-            "allOf",
-            "anyOf",
-            "contains",
-            "else",
-            "extends",
-            "if",
-            "items",
-            "not",
-        ),
-        *("oneOf", "prefixItems", "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties"),
-    )
-)
-_OBJECTS = frozenset(("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"))
-
-# A schema, what resolves its references, and its place.
-_Part = tuple[Any, Any, tuple[str, ...]]
-
 
 @dataclass(frozen=True, slots=True)
 class DocumentSchemas:
@@ -137,20 +114,27 @@ def _check_schema(content: Any, kind: Any) -> None:
     specification = referencing.jsonschema.specification_with(
         kind.ID_OF(kind.META_SCHEMA), default=referencing.Specification.OPAQUE
     )
-    resolver = _REGISTRY.resolver_with_root(specification.create_resource(content))
-    parts: list[_Part] = [(content, resolver, ())]
-    seen, targets = set[int](), list[_Part]()
-    while parts or targets:
-        # References last, so that an error has the place of the text rather than that of a reference to it.
-        part, resolver, place = (parts or targets).pop()
-        if not isinstance(part, dict) or id(part) in seen:
+    root = specification.create_resource(content)
+    waiting, places = [(root, _REGISTRY.resolver_with_root(root))], dict(_list_places(content))
+    while waiting:
+        resource, resolver = waiting.pop()
+        part = resource.contents
+        place = places.pop(id(part), None)
+        if place is None:  # no object of this document, or checked already
             continue
-        seen.add(id(part))
-        if place:
-            resolver = resolver.in_subresource(specification.create_resource(part))
         _check_patterns(part, place)
-        targets += _find_targets(part, resolver, place)
-        parts += ((schema, resolver, (*place, *at)) for schema, at in _list_schemas(part))
+        waiting += ((each, resolver.in_subresource(each)) for each in resource.subresources())
+        for found in _find_targets(part, resolver, place):
+            waiting.append((specification.create_resource(found.contents), found.resolver))
+
+
+def _list_places(content: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield each object in a document, by its `id`, and its place."""
+    if isinstance(content, dict):
+        yield id(content), place
+    if isinstance(content, dict | list):
+        for name, value in content.items() if isinstance(content, dict) else enumerate(content):
+            yield from _list_places(value, (*place, str(name)))
 
 
 def _check_patterns(part: Mapping[str, Any], place: tuple[str, ...]) -> None:
@@ -163,28 +147,15 @@ def _check_patterns(part: Mapping[str, Any], place: tuple[str, ...]) -> None:
             raise _WrongSchema(f"{'/'.join(at)}: expected an expression of Python's re: {error}") from error
 
 
-def _find_targets(part: Mapping[str, Any], resolver: Any, place: tuple[str, ...]) -> Iterator[_Part]:
+def _find_targets(part: Mapping[str, Any], resolver: Any, place: tuple[str, ...]) -> Iterator[Any]:
     """Yield what the references of a schema lead to."""
     for name in _REFERENCES:
         if isinstance(part.get(name), str):
             try:
-                found = resolver.lookup(part[name])
+                yield resolver.lookup(part[name])
             except referencing.exceptions.Unresolvable as error:
                 text = f"{quote_value(part[name])} leads nowhere; other documents are not fetched"
                 raise _WrongSchema(f"{'/'.join((*place, name))}: {text}") from error
-            if "://json-schema.org/" not in part[name]:
-                yield found.contents, found.resolver, (*place, name)
-
-
-def _list_schemas(part: Mapping[str, Any]) -> Iterator[tuple[Any, tuple[str, ...]]]:
-    """Yield the schemas within a schema, with their places in it."""
-    for name, value in part.items():
-        if name in _SCHEMAS and isinstance(value, list):
-            yield from ((schema, (name, str(number))) for number, schema in enumerate(value))
-        elif name in _SCHEMAS:
-            yield value, (name,)
-        elif name in _OBJECTS and isinstance(value, dict):
-            yield from ((schema, (name, member)) for member, schema in value.items())
 
 
 @functools.cache
