@@ -6,11 +6,12 @@ import json
 import math
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,13 +32,21 @@ from testing.faults.folding import ignore_case
 
 
 @pytest.fixture
-def master(tmp_path: Path) -> Path:
+def relay(tmp_path: Path) -> Iterator[socket.socket]:
+    """The socket of a relay."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "relay.sock"))
+        listener.listen()
+        yield listener
+
+
+@pytest.fixture
+def master(tmp_path: Path, relay: socket.socket) -> Path:
     """A master with one repository, whose outbox cannot be read."""
     store = tmp_path / "repos" / "one" / ".hg" / "store"
     store.mkdir(parents=True)
     (store.parent / "requires").write_text("store\n")
     (store / "outbox.0001.log").write_bytes(b"damaged")
-    (tmp_path / "relay.sock").touch()
     (tmp_path / "x.toml").write_text(
         f'log = "sqlite://{tmp_path}/log.db"\n[relay]\nsocket = "{tmp_path}/relay.sock"\nsource = "hg://master"\n'
         f'[relay.roots]\n"{tmp_path}/repos" = ""\n'
@@ -76,6 +85,21 @@ def test_a_silent_relay_is_named_and_the_outboxes_are_read_in_its_place(master: 
     assert code == 2
     assert "the relay hg://master has never sent a heartbeat" in text
     assert f"{master}/repos/one: its outbox cannot be read" in text
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_a_relay_that_has_just_stopped_is_named_at_once(master: Path, relay: socket.socket, how: str) -> None:
+    report(master)
+    stopped = f"the relay is not reachable at {master}/relay.sock: pushes wait in the outboxes; start it: systemctl"
+    assert stopped not in said(master)[1]
+    relay.close()
+    if how == "stopped":
+        (master / "relay.sock").unlink()
+    code, text = said(master)
+    assert code == 2
+    assert stopped in text
+    (master / "repos/one/.hg/store/outbox.0001.log").unlink()
+    assert stopped not in said(master)[1], "a mirror with the same roots"
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import contextlib
 import errno
 import functools
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from ..dashboard.asked.question import StatusQuestion, ask
 from ..log import Log
 from ..log.opening import identify_log
 from ..relay.settings import RelaySettings
-from ..status.findings import REPORTED_WITHIN, Expectations, finding_of, sort_findings
+from ..status.findings import REPORTED_WITHIN, START, Expectations, finding_of, sort_findings
 from ..status.follower import Follower, look_at_destinations, look_at_topics
 from ..status.summary import Summary, make_summary
 from ..status.wording import Finding, Severity
@@ -78,7 +79,7 @@ def add_findings(summary: Summary, here: Sequence[Finding]) -> Summary:
 def find_here(
     config: Config, open_log: Callable[[], Log], expected: Expectations, measure_silence: Callable[[str], float]
 ) -> list[Finding]:
-    """Find bad disks here and, if the relay is silent, troubles in the outboxes.
+    """Find bad disks and a stopped relay here or, if it is silent, troubles in the outboxes.
 
     `measure_silence` returns the seconds since a service reported.
     """
@@ -87,6 +88,8 @@ def find_here(
     found += _find_full_roots(relay) if relay else []
     if relay and measure_silence(RELAY_KEY + relay.source) > max(expected.patience, REPORTED_WITHIN):
         found += _find_on_disk(relay, open_log)
+    elif relay:
+        found += _find_stopped(relay)
     return found
 
 
@@ -96,6 +99,29 @@ def follow_summary(follower: Follower, log: Log, expected: Expectations) -> Summ
     look_at_destinations(log, follower.picture)
     look_at_topics(log, follower.picture)
     return make_summary(follower.picture, now, expected)
+
+
+def _find_stopped(relay: RelaySettings) -> list[Finding]:
+    """Find out whether the relay of this machine has stopped, before it counts as silent.
+
+    A user who may not connect does not learn it, nor does one on a machine without the outboxes.
+    """
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(PATIENCE)
+        try:
+            connection.connect(relay.socket)
+        except (ConnectionRefusedError, FileNotFoundError):
+            pass
+        except OSError:
+            return []
+        else:
+            return []
+    if not any(map(os.path.isdir, relay.roots)):
+        return []
+    from ..relay.lacking import has_outbox  # a quarter of a second
+
+    text = f"the relay is not reachable at {relay.socket}: pushes wait in the outboxes; start it: {START}relay"
+    return [Finding(level=Severity.CRITICAL, text=text)] if has_outbox(relay.roots) else []
 
 
 def _find_on_disk(relay: RelaySettings, open_log: Callable[[], Log]) -> list[Finding]:
