@@ -3,6 +3,7 @@
 
 import errno
 import os
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import cast
@@ -16,6 +17,7 @@ from hgext.vcsreplicator.relay.jobs import Job
 from hgext.vcsreplicator.relay.lacking import leave_out_sent
 from hgext.vcsreplicator.relay.loss import LossWatch
 from hgext.vcsreplicator.relay.port import MasterPort
+from hgext.vcsreplicator.relay.reasons.grouping import group_troubles
 from hgext.vcsreplicator.relay.rounds import ANNOUNCE_AFTER, SENDS_NOW, find_work
 from hgext.vcsreplicator.relay.work import Failure, Work
 from hgext.vcsreplicator.status import SILENT
@@ -343,6 +345,23 @@ def test_a_repository_that_is_closed_to_the_relay_is_reported_with_the_failure_o
         [trouble] = round_.found.troubles
         assert (trouble.is_urgent, trouble.is_permanent, trouble.since) == (is_urgent, True, 900.0)
         assert f"{round_.root}/a" in round_.remembered
+
+
+def test_repositories_closed_to_the_group_are_reported_with_one_command(round_: Round) -> None:
+    for name in ("a", "b", "open"):
+        round_.create(name, 1)
+        store = f"{round_.root}/{name}/.hg/store"
+        os.chmod(store, 0o775 if name == "open" else 0o755)
+    assert round_.make(2_000_000_000.0)[1] == [], "no group may write above"
+    round_.root.chmod(0o775)
+    round_.make(2_000_000_000.0)
+    [trouble] = group_troubles(round_.found.troubles, [str(round_.root)])
+    begin = f"{round_.root}: 2 repositories (a, b), each: the group {round_.root.group()} may not write there"
+    assert trouble.text.startswith(f"{begin}, so it cannot push; as root, run: chown -R ")
+    assert f" && chmod -R g+rwX {round_.root}/a {round_.root}/b && " in trouble.text
+    assert trouble.is_permanent, "check names it at once"
+    subprocess.run(["sh", "-ec", trouble.text.partition("as root, run: ")[2]], check=False)  # no repository has an hgrc
+    assert round_.make(2_000_000_000.0)[1] == []
 
 
 def test_a_root_that_is_missing_is_urgent(round_: Round) -> None:

@@ -18,7 +18,7 @@ from .lacking import find_trouble
 from .loss import LossWatch
 from .port import MasterPort
 from .reasons.grouping import group_troubles
-from .reasons.rights import explain, give_repositories
+from .reasons.rights import explain, explain_closed, give_repositories
 from .scan import find_repositories, is_folder, may_hold_repositories
 from .work import Failure, Work
 
@@ -102,6 +102,8 @@ def check_repository(folder: str, work: Work, losses: LossWatch, now: float) -> 
         elif abs(now - os.stat(os.path.join(folder, ".hg", "requires")).st_mtime) > ANNOUNCE_AFTER:
             work.add(folder, Job.ANNOUNCE)
             found.append(_describe_failure(folder, Job.ANNOUNCE, "has no first event", failure, now))
+        if closed := explain_closed(folder):
+            found.append(ServiceTrouble(text=f"{folder}: {closed}", since=now, is_permanent=True))
     except FileNotFoundError:  # deleted or renamed meanwhile
         return []
     except OSError as error:

@@ -7,7 +7,7 @@ import shlex
 import stat
 from collections.abc import Sequence
 
-from ...log.ownership import name_own_user
+from ...log.ownership import name_group, name_own_user, name_user
 from ...status.wording import NAMED
 
 
@@ -32,18 +32,30 @@ def give_repositories(folders: Sequence[str]) -> str:
     else:
         quoted = " ".join(map(shlex.quote, folders))
         take_back = f"chmod -f g-w {' '.join(f'{shlex.quote(folder)}/.hg/hgrc' for folder in folders)}"
-    rights = (
-        f" && chmod -R g+rwX {quoted} && {take_back}"
-        if any(map(_is_shared, {os.path.dirname(folder) for folder in folders}))
-        else ""
-    )
-    return f"chown -R {name_own_user()} {quoted}{rights}"
+    groups = {_find_group(os.path.dirname(folder)) for folder in folders} - {None}
+    if not groups:
+        return f"chown -R {name_own_user()} {quoted}"
+    owner = f"{name_user(os.geteuid())}:{groups.pop()}"
+    return f"chown -R {owner} {quoted} && chmod -R g+rwX {quoted} && {take_back}"
 
 
-def _is_shared(folder: str) -> bool:
+def explain_closed(folder: str) -> str | None:
+    """Say that a group may write above a repository and not in it, and what to run.
+
+    Returns None if it may, or no group may write above. Raises OSError.
+    """
+    group, store = _find_group(os.path.dirname(folder)), os.stat(os.path.join(folder, ".hg", "store"))
+    if group is None or (name_group(store.st_gid) == group and store.st_mode & stat.S_IWGRP):
+        return None
+    return f"the group {group} may not write there, so it cannot push; as root, run: {give_repositories([folder])}"
+
+
+def _find_group(folder: str) -> str | None:
+    """Return the name of the group that may write in a folder; None if it may not."""
     with contextlib.suppress(OSError):
-        return bool(os.stat(folder).st_mode & stat.S_IWGRP)
-    return False
+        found = os.stat(folder)
+        return name_group(found.st_gid) if found.st_mode & stat.S_IWGRP else None
+    return None
 
 
 def find_denied(folder: str, error: Exception) -> tuple[str, str] | None:
