@@ -175,6 +175,12 @@ def test_a_pipe_in_place_of_a_password_is_refused_because_it_might_never_end(tmp
         parse(f"kafka://one:9092?ssl_password_file={tmp_path}/pipe")
 
 
+@pytest.mark.parametrize("version", ["x", "4.x", "\u00b2", ""])
+def test_a_version_of_kafka_that_is_none_is_refused(version: str) -> None:
+    with pytest.raises(BadConfig, match=r"^log: option api_version: expected a version such as 4\.0, got"):
+        parse(f"kafka://one:9092?api_version={version}")
+
+
 def test_messages_never_show_the_options_of_a_url() -> None:
     assert parse("kafka://one:9092?sasl_plain_password=s3cret").url == "kafka://one:9092"
 

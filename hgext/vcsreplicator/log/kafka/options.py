@@ -210,11 +210,12 @@ def _parse_value(name: str, text: str, default: Any) -> Any:
         if text not in ("true", "false"):
             raise BadConfig(f"log: option {name}: expected true or false, got {quote_value(text)}")
         return text == "true"
-    if isinstance(default, int | float):
-        try:
+    try:
+        if isinstance(default, int | float):
             return float(text) if isinstance(default, float) else int(text)
-        except ValueError:
-            raise BadConfig(f"log: option {name}: expected a number, got {quote_value(text)}") from None
-    if name == "api_version":
-        return tuple(int(part) for part in text.split(".") if part.isdigit())
+        if name == "api_version":
+            return tuple(map(int, text.split(".")))
+    except ValueError:
+        expected = "a version such as 4.0" if name == "api_version" else "a number"
+        raise BadConfig(f"log: option {name}: expected {expected}, got {quote_value(text)}") from None
     return text
