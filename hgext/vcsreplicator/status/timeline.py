@@ -202,7 +202,8 @@ def find_event(
 ) -> tuple[Event, Record] | None:
     """Read the wanted event where it first appears.
 
-    Without `push` and `seq` this is the newest event. Raises ReadStopped once `stop` is set.
+    Without `push` and `seq` this is the newest event. Reads a whole partition, because no log is read backwards. Raises ReadStopped
+    once `stop` is set.
     """
     found: tuple[Event, Record] | None = None
     partition = partition_of(state.repository, log.partitions(EVENTS))
