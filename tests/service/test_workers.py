@@ -86,6 +86,11 @@ def process(web):
     return web.res.sendresponse()
 
 @page
+def large(web):
+    web.res.setbodybytes(b"a" * 9_000_000)
+    return web.res.sendresponse()
+
+@page
 def error(web):
     raise AttributeError("of the page")
 
@@ -229,9 +234,9 @@ def test_a_nursery_that_was_killed_is_replaced(url: str) -> None:
     assert get(f"{url}/json-pushes") == (200, b"{}")
 
 
-def call(workers: Workers) -> Iterator[bytes]:
-    """Ask for the process that answers; it is busy until all is read."""
-    environ = {"QUERY_STRING": "", "PATH_INFO": "/known/process", "waitress.client_disconnected": lambda: False}
+def call(workers: Workers, page: str = "process") -> Iterator[bytes]:
+    """Ask for the process that answers, or for another page; it is busy until all is read."""
+    environ = {"QUERY_STRING": "", "PATH_INFO": f"/known/{page}", "waitress.client_disconnected": lambda: False}
     setup_testing_defaults(environ)
     return workers(environ, lambda _status, _headers: None)
 
@@ -256,6 +261,17 @@ def test_a_nursery_that_hangs_holds_up_no_request_with_a_worker(
             assert pool.submit(lambda: b"".join(call(workers))).result(PATIENCE) == busy
         finally:
             os.kill(hanging, signal.SIGKILL)
+
+
+def test_the_server_holds_no_more_than_a_part_of_a_large_answer(
+    tmp_path: Path, hgrc: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has no budget of memory; hgweb gives a whole file as one piece."""
+    monkeypatch.setenv("HGRCPATH", hgrc)
+    with closing(Workers(NURSERY, str(tmp_path / "root"), "web", "60", str(1024**3), threads=3)) as workers:
+        pieces = list(map(len, call(workers, "large")))
+    assert sum(pieces) == 9_000_000
+    assert max(pieces) <= 1024**2
 
 
 def test_a_nursery_that_does_not_begin_in_time_is_ended(

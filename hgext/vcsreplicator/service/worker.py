@@ -21,7 +21,7 @@ HEAD, PIECE, END, LAST, FAILED, WRITES = b"h", b"p", b"e", b"l", b"f", b"w"
 LENGTH, FRAME = struct.Struct(">I"), struct.Struct(">cI")
 # Bytes of an answer that are sent at once.
 _AT_ONCE = 65536
-# Bytes of an answer for which a request gets its budget again.
+# Bytes of an answer for which a request gets its budget again, and of the largest piece.
 _PART = 1024**2
 
 
@@ -129,14 +129,14 @@ class _AnswerFrames:
         if not self._is_begun and self._head is not None:
             self._is_begun = True
             self._connection.sendall(FRAME.pack(HEAD, len(self._head)) + self._head)
-        if self._pieces:
-            self._connection.sendall(FRAME.pack(PIECE, len(self._pieces)))
-            self._connection.sendall(self._pieces)
-            self._sent += len(self._pieces)
-            self._pieces.clear()
+        for start in range(0, len(self._pieces), _PART):
+            piece = self._pieces[start : start + _PART]
+            self._connection.sendall(FRAME.pack(PIECE, len(piece)) + piece)
+            self._sent += len(piece)
             if self._sent >= _PART:
                 self._sent = 0
                 self._renew()
+        self._pieces.clear()
 
     def fail(self, reason: bytes) -> None:
         """Report why there is no answer; empty: standard error has the reason."""
