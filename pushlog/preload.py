@@ -4,7 +4,8 @@
 The client of `hg serve --stdio` takes tens of milliseconds between the first answer and its push, and the server waits. It uses
 each wait to import modules, one after another, until the client's next request is there: that waits for one module at most, about a
 millisecond. A client that leaves no time gets the same answers: what is not loaded then is loaded when it is used. There is no
-thread: a signal, or the end of the input, ends a server that imports like a waiting one.
+thread, which Mercurial's demand import does not allow: a signal, or the end of the input, ends a server that imports like a
+waiting one. A pull loads these modules, too.
 """
 
 from __future__ import annotations

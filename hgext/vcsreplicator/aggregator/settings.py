@@ -10,10 +10,10 @@ from ..words.shape import Seconds, absolute, within
 class AggregatorSettings:
     """The aggregator's settings; times are in seconds.
 
-    `group_time` is how long new events wait to be committed together with their release, `beat` the time between two
-    heartbeats. After `silence` without a heartbeat the aggregator raises an alarm for a mirror. `batch` is the most notices of
-    one transaction. `key` is the file of its own keys, made at the first start, for the seals of mirrors' levels. With `sign` it
-    signs notices with the newest of them, and mirrors with a key sign what they serve.
+    `group_time` is how long new events wait to be committed together with their release, which else would wait for that commit,
+    `beat` the time between two heartbeats. After `silence` without a heartbeat the aggregator raises an alarm for a mirror. `batch`
+    is the most notices of one transaction. `key` is the file of its own keys, made at the first start, for the seals of mirrors'
+    levels. With `sign` it signs notices with the newest of them, and mirrors with a key sign what they serve.
     """
 
     group_time: Seconds = 0.1

@@ -13,7 +13,8 @@ The form of `Changes.phases`:
 - changesets that moved down (towards public) are named by the *heads* of the set that went to that phase.
 
 `move_phases` carries out such moves, after the bundle was added. Mirrors get all changesets, and have none of Mercurial's phases
-above secret (archived, internal): to them, and so in everything here, these are secret.
+above secret (archived, internal): to them, and so in everything here, these are secret. A bundle has no phases, because it may be
+made long after the commit: it would have those of that later moment.
 """
 
 from __future__ import annotations
@@ -177,7 +178,10 @@ def move_bookmarks(repo: localrepository, tr: Transaction, moves: Mapping[str, s
 
 
 def _head_changes(changelog: Changelog, added: range) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the heads among the added, and the older changesets that they cover."""
+    """Return the heads among the added, and the older changesets that they cover.
+
+    Whether a covered one was a head before is not asked: all its possible children would have to be examined.
+    """
     parents = {parent for rev in added for parent in changelog.parentrevs(rev) if parent != nullrev}
     heads = tuple(find_node(changelog, rev) for rev in added if rev not in parents)
     covered = sorted(find_node(changelog, rev) for rev in parents if rev < added.start)

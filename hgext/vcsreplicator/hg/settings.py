@@ -121,7 +121,8 @@ def role(ui: Ui) -> MachineRole:
 def take_posted_arguments(ui: Ui) -> None:
     """Have clients send a command's arguments as a body, unless hgrc says otherwise.
 
-    Mercurial's default are headers, of which a clone sends 41 bytes a head: servers and proxies refuse thousands of heads.
+    Mercurial's default are headers, of which a clone sends 41 bytes a head: servers and proxies refuse thousands of heads. A pull
+    is a POST then, which proxies do not cache. Mercurial has had this option since 3.8, named experimental.
     """
     if not ui.hasconfig(b"experimental", b"httppostargs"):
         ui.setconfig(b"experimental", b"httppostargs", True, b"vcsreplicator")

@@ -3,7 +3,8 @@
 
 `outbox.losses` describes losses. A log that loses records loses its newest: while the newest known record of a partition is at its
 offset, all earlier ones are too. So one check of each partition, periodically and after each failure, is enough for all
-repositories. The same check sees where each partition begins, and so which events expired.
+repositories. The same check sees where each partition begins, and so which events expired. The aggregator's `state` would not do:
+it trails, by hours while the aggregator is stopped. Nor would an identity of the log: a restored copy has the same.
 
 Rules of this file: an *era* of a partition ends when a loss is found in it. A repository is confirmed in the era in which its
 newest event was seen in the log or sent to it; in the first era, it is enough that the aggregator saw it. A repository that is not

@@ -3,7 +3,8 @@
 
 Its users decide what is declared, and what a refused message means (`Target`). Every wait has a limit (`connection`), because a
 stopped broker keeps its sockets open. Every new connection declares again. While a broker blocks publishers (its memory or disk
-alarm), the channel waits on the same connection: a new one would send again messages that the broker already has.
+alarm), the channel waits on the same connection: a new one would send again messages that the broker already has. From a blocked
+connection RabbitMQ reads no acknowledgements either, so a consumer has a connection of its own.
 """
 
 import enum
@@ -95,7 +96,8 @@ class ConfirmedChannel:
         self._is_target_gone = False
         self._beat_at = 0.0
         self.is_blocked = False
-        # Since when no queue is known to get a message: the target was gone. Its user sets it, and sends `mandatory` then.
+        # Since when no queue is known to get a message: the target was gone. Its user sets it, and sends `mandatory` then: AMQP has
+        # no other question about an exchange's bindings. One binding ends it; a restart forgets it.
         self.unrouted_since: float | None = None
         for counter in (UNROUTABLE, REFUSED):
             counter.labels(name)  # begins at 0, so that a rule sees the first one

@@ -9,7 +9,8 @@ the next.
 
 A negative confirmation (nack) names neither queue nor reason: the broker sends it when at least one bound queue did not take the
 message, and the others have it. So a nack is one queue's own affair as long as the broker is well, and must not lead to copies
-for the others: see `on_nack` and docs/decisions/nack-of-one-queue.md.
+for the others: after `NACK_PATIENCE` a request shows whether the broker is well (`on_nack`). A full queue with `reject-publish`
+gives a nack for each message, a crash of a queue's process one; a crash of the virtual host's store also closes the connection.
 
 The broker would answer some faults of a message (routing key, size) by closing the channel, which would cost every other message,
 too. So this destination refuses such a message before I/O.

@@ -29,7 +29,8 @@ _REDIS_PATIENCE = 2.0
 # Ids that one statement of SQLite names.
 _NAMED = 500
 
-# Ids that may be fresh, in a table whose pages stay in SQLite's cache; a random id costs a page of a large table.
+# Ids that may be fresh, in a table whose pages stay in SQLite's cache; a random id costs a page of a large table. With a million
+# ids, one table took 28 µs for each, these four take 15 µs.
 _FRESH = 50_000
 
 # The tables of all other ids: one is filled, two are full.

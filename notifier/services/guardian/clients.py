@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Clients: users of the broker with a token, an owner, and limited rights.
 
-A client has rights to its own names only. The owner's address is a global parameter of the broker
-(docs/decisions/owners-in-the-broker.md). A kill amid a change leaves a client with fewer rights, never with more; the same command
+A client has rights to its own names only. The owner's address is a global parameter of the broker: it is
+exported, replicated and restored with the users. There is one for each client, because two operators who change one list would
+overwrite each other. A kill amid a change leaves a client with fewer rights, never with more; the same command
 completes the change.
 """
 

@@ -16,5 +16,6 @@ Pure means: no log, no clock, no thread. Rules of this room:
 - Every record that cannot be used becomes an ErrorRecord in the same transaction that passes it. So does a record that causes an
   unexpected exception: it raises Poisoned, and once `poison` names it, it is passed unread. A repository named there is stalled.
 - An event of a newer version, and all that follows it in its repository, is kept in `pending` as it came, under a key of another
-  form (`REPOSITORY/PARTITION:OFFSET`). A newer aggregator takes these first when it starts; meanwhile nothing of them is judged.
+  form (`REPOSITORY/PARTITION:OFFSET`). A newer aggregator takes these first when it starts; meanwhile nothing of them is judged. A
+  notice of a part could be false, and whole records outlast the retention of `events`.
 """

@@ -182,7 +182,10 @@ def _write_bookmarks(repo: localrepository, length: int, moved: Mapping[str, str
 
 
 def _moved_back(now: bytes, moved: Mapping[str, str | None]) -> bytes:
-    """Put bookmarks back to where they were at an earlier event; None removes one."""
+    """Put bookmarks back to where they were at an earlier event; None removes one.
+
+    Each checkpoint has only the bookmarks that its event moved, since all of them may be megabytes.
+    """
     marks = {line[41:]: line[:40] for line in now.splitlines()}
     for name, node in moved.items():
         mark = name.encode("utf-8", "surrogateescape")
