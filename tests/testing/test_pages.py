@@ -118,9 +118,13 @@ def test_every_page_fits_a_phone_and_follows_the_scheme_without_an_error(site: P
 
 def check_pages(browser: webdriver.Chrome, pages: Sequence[Path]) -> None:
     """On a narrow dark screen nothing is cut off, the colours are dark, and the browser complains of nothing."""
+    cut_off = (
+        "return [...document.querySelectorAll('table')].filter(each => each.scrollWidth > each.clientWidth).length"
+    )
     for page in pages:
         browser.get(page.as_uri())
         assert browser.execute_script("return document.documentElement.scrollWidth") <= 390, page.name
+        assert browser.execute_script(cut_off) == 0, page.name
         assert browser.execute_script("return document.documentElement.dataset.bsTheme") == "dark", page.name
         assert browser.get_log("browser") == [], page.name
 
