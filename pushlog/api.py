@@ -107,17 +107,14 @@ def reading(repo: localrepository) -> Iterator[Callable[[bytes], tuple[int, byte
     The changeset is 40 hex digits; the row is None if it was never pushed. All answers are of one moment. Aborts with one line if
     the pushlog cannot be read. Keep the block short, as `Pushlog.view` says.
     """
-    try:
-        with Pushlog(repo).view() as connection:
+    with Pushlog(repo).reading() as connection:
 
-            def push_of_node(node: bytes) -> tuple[int, bytes, int, list[bytes]] | None:
-                number = database.push_id_of(connection, node.decode("ascii"))
-                push = None if number is None else database.push(connection, number)
-                return None if push is None else _to_row(push)
+        def push_of_node(node: bytes) -> tuple[int, bytes, int, list[bytes]] | None:
+            number = database.push_id_of(connection, node.decode("ascii"))
+            push = None if number is None else database.push(connection, number)
+            return None if push is None else _to_row(push)
 
-            yield push_of_node
-    except sqlite3.Error as problem:
-        raise error.Abort(b"cannot read the pushlog: %s" % str(problem).encode()) from problem
+        yield push_of_node
 
 
 def last_push_id(repo: localrepository) -> int:

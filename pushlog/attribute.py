@@ -72,7 +72,7 @@ class RepositoryPushlog:
 
     def lastpushid(self) -> int:
         """Return the newest id, 0 without a pushlog."""
-        with self._connect() as connection:
+        with self._log.reading() as connection:
             return database.last_id(connection)
 
     def last_push_id_replicated(self) -> int:
@@ -82,7 +82,7 @@ class RepositoryPushlog:
 
     def push_count(self) -> int:
         """Return the number of pushes, those that lost their changesets included."""
-        with self._connect() as connection:
+        with self._log.reading() as connection:
             return database.count(connection)
 
     def pushfromnode(self, node: bytes) -> RecordedPush | None:
@@ -182,17 +182,9 @@ class RepositoryPushlog:
         except (sqlite3.Error, OverflowError) as problem:
             raise error.Abort(b"cannot record pushes: %s" % str(problem).encode()) from problem
 
-    @contextlib.contextmanager
-    def _connect(self) -> Iterator[sqlite3.Connection]:
-        try:
-            with self._log.view() as connection:
-                yield connection
-        except sqlite3.Error as problem:
-            raise error.Abort(b"cannot read the pushlog: %s" % str(problem).encode()) from problem
-
     def _find_pushes(self, nodes: Iterable[bytes]) -> dict[bytes, RecordedPush | None]:
         """Return the push of each node, one value for all nodes of a push."""
-        with self._connect() as connection:
+        with self._log.reading() as connection:
             ids = {node: database.push_id_of(connection, hex(node).decode("ascii")) for node in nodes}
             found = {
                 push.id: _to_row(push)
@@ -237,14 +229,14 @@ class RepositoryPushlog:
         order = "+id" if any(condition.startswith(("date", "user")) for condition in where) else "id"
         sql = f"SELECT id FROM pushlog WHERE {' AND '.join(where)} ORDER BY {order} {'DESC' if is_reversed else 'ASC'}"
         most = -1 if part.stop is None else part.stop - part.start
-        with self._connect() as connection:
+        with self._log.reading() as connection:
             rows = connection.execute(f"{sql} LIMIT ? OFFSET ?", (*values, most, part.start))
             return array("q", (number for (number,) in rows))
 
     def _read_each(self, ids: array[int]) -> Iterator[entry.Push]:
         """Yield the pushes with these ids, but for vanished ones."""
         for batch in _split_batches(ids):
-            with self._connect() as connection:
+            with self._log.reading() as connection:
                 pushes = database.pushes_with(connection, batch)
             yield from pushes
 
@@ -259,7 +251,7 @@ class RepositoryPushlog:
     def _find_bound(self, changeset: Changeset, *, default: int | None = None) -> int:
         """Return the id of a changeset's push, the default if it was never pushed."""
         node = self._find_node(changeset)
-        with self._connect() as connection:
+        with self._log.reading() as connection:
             number = database.push_id_of(connection, node)
         if number is None and default is None:
             raise error.RepoLookupError(b"changeset %s was never pushed" % node[:12].encode())

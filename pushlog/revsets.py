@@ -113,12 +113,9 @@ def _select_nodes(
 
 
 def _find_revisions(log: Pushlog, find_nodes: Callable[[sqlite3.Connection], Iterable[str]]) -> set[int]:
-    try:
-        with log.view() as connection:
-            revisions = map(log.revision_of, find_nodes(connection))
-            return {revision for revision in revisions if revision is not None}
-    except sqlite3.Error as problem:
-        raise error.Abort(b"cannot read the pushlog: %s" % str(problem).encode()) from problem
+    with log.reading() as connection:
+        revisions = map(log.revision_of, find_nodes(connection))
+        return {revision for revision in revisions if revision is not None}
 
 
 def _select_matching(

@@ -23,6 +23,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
+from mercurial import error
 from mercurial.localrepo import localrepository
 from mercurial.node import bin
 from mercurial.transaction import transaction as Transaction
@@ -71,6 +72,15 @@ class Pushlog:
         with contextlib.closing(self._open_readable()) as connection:
             yield connection
 
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Connect as `view`; raise Abort with one line if the pushlog cannot be read."""
+        try:
+            with self.view() as connection:
+                yield connection
+        except sqlite3.Error as problem:
+            raise error.Abort(b"cannot read the pushlog: %s" % str(problem).encode()) from problem
+
     def open_for_writing(self, path: str, *, spills: bool = False, synchronous: str = "OFF") -> sqlite3.Connection:
         """Connect for writing, a new file with the mode of Mercurial's own.
 
@@ -114,8 +124,8 @@ class Pushlog:
         """Return the fact of a record; raise `TornRecord` if it has none."""
         try:
             return entry.decode(record.payload)
-        except ValueError as error:
-            raise TornRecord(self.file.name, record.start, str(error)) from error
+        except ValueError as problem:
+            raise TornRecord(self.file.name, record.start, str(problem)) from problem
 
     def sound_facts(self, start: int = 0) -> Iterator[entry.Fact]:
         """Yield the facts before the place where the file is damaged."""
