@@ -5,7 +5,7 @@ Programs that were written for hg.mozilla.org's pushlog call it, with these name
 
 Rules of this module:
 
-1. All views of a repository give the same answers: those of the unfiltered one, hidden and secret changesets included.
+1. All views of a repository give the answers of the unfiltered one, hidden and secret changesets included.
 2. Users and nodes are bytes, as in Mercurial's interfaces: a user as ``{pushuser}`` shows it, a node as 40 hex digits. An
   argument may be text, too; a changeset may be a node of 20 bytes, or any other identifier.
 3. Reading creates nothing. Every reader raises Abort with one line if the pushlog cannot be read.
@@ -101,7 +101,7 @@ class RepositoryPushlog:
     def cache_data_for_nodes(self, nodes: Iterable[bytes]) -> Iterator[None]:
         """Have `pushfromnode` answer for these nodes without a query, within the block.
 
-        The answers are those of the block's beginning.
+        The answers are as of the block's beginning.
         """
         before = getattr(self._repo, _CACHED, {})
         setattr(self._repo, _CACHED, {**before, **self._find_pushes(nodes)})

@@ -86,9 +86,8 @@ class Pushed(NamedTuple):
 class NamedChangesets:
     """The changesets that a view of the repository names, and finds.
 
-    It names those that it shows, and hidden ones that are obsolete and not secret. A view of public changesets names none that it
-    hides.
-    ``everything`` is `with_hidden` of the view.
+    It names the changesets that it shows, and hidden changesets that are obsolete and not secret. A view of public changesets names
+    nothing that it hides. ``everything`` is `with_hidden` of the view.
     """
 
     def __init__(self, repo: localrepository) -> None:

@@ -143,7 +143,7 @@ _REVSETS = {
     The prefixes ``re:`` and ``literal:`` work.
     """,
     b"pushid(number)": "The changesets of the push with this number; none for an unknown number.",
-    b"pushrev(set)": "All changesets of the pushes that brought those of the set.",
+    b"pushrev(set)": "All changesets of the pushes that brought a changeset of the set.",
 }
 
 for _declaration, _text in _REVSETS.items():

@@ -126,7 +126,7 @@ def _select_matching(
     *,
     is_lazy: bool = False,
 ) -> Any:
-    """Return those of ``subset`` whose push ``matches``.
+    """Return the members of ``subset`` whose push ``matches``.
 
     Few revisions are checked one by one; for many, ``find_nodes`` finds all that match. With ``is_lazy`` they are found only
     once many are asked for.
@@ -171,7 +171,7 @@ def _filter_lazily(
 def _choose_nodes(
     log: Pushlog, connection: sqlite3.Connection, revisions: Iterable[int], matches: Callable[[Push, str], bool]
 ) -> Iterator[str]:
-    """Yield those of ``revisions`` that are changesets and whose push ``matches``."""
+    """Yield the changesets among ``revisions`` whose push ``matches``."""
     to_node, length = log.repo.changelog.node, len(log.repo.changelog)
     read_push = functools.cache(functools.partial(database.push, connection))
     for revision in revisions:

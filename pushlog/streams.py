@@ -25,8 +25,8 @@ _ADDRESS = b"remote-changegroup"
 def refuse_pushed() -> None:
     """Refuse parts of bundles that are streams if a push brings them, and addresses.
 
-    They are guarded once per process. Clones and pulls still bring streams (`tests/hg/master/stream.t`). An address is a part that
-    this Mercurial does not know, also in a pull, and does not offer to take.
+    A process does so once. Clones and pulls still bring streams (`tests/hg/master/stream.t`). From then on Mercurial does not know
+    the part that names an address, also in a pull, and does not offer to take it.
     """
     versions.initialize()  # a program that only loads extensions has no parts yet, and would get unguarded ones later
     streams = {name: handler for name, handler in bundle2.parthandlermapping.items() if name.startswith(b"stream")}

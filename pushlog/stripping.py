@@ -2,7 +2,7 @@
 """Changesets that are removed: strip and rollback.
 
 Mercurial removes them in steps that a kill can separate, and completes a half-done strip at recovery. So the changesets at risk
-are noted first. From then on, those of them that the changelog lacks are not in the pushlog (see `pushlog.store.storage`).
+are noted first. From then on the pushlog omits every noted changeset that the changelog lacks (see `pushlog.store.storage`).
 """
 
 from __future__ import annotations

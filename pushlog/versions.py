@@ -160,7 +160,7 @@ def remove_undo_files(repo: localrepository) -> None:
 class SeamPlace:
     """Where a function of 7.2 is in this Mercurial.
 
-    `parameters` are those of the function there. `adapt` turns a wrapper written for 7.2 into one for that function.
+    `parameters` are the parameters of the function there. `adapt` fits a wrapper written for 7.2 to that function.
     """
 
     __slots__ = ("adapt", "module", "name", "parameters")

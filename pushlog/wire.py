@@ -53,9 +53,9 @@ def _parse_first(firstpush: bytes) -> int:
 
 
 def _encode_rows(repo: localrepository, first: int) -> Iterator[bytes]:
-    """Yield the rows of pushes, but those of which the view names no changeset.
+    """Yield the rows of pushes of which the view names a changeset.
 
-    A push that lost its changesets here has a row without any.
+    A push that lost its changesets here has a row, too, without any.
     """
     limit, is_named = visible_limit(repo), NamedChangesets(repo).names
     for number, user, date, nodes in api.pushes(repo, first):

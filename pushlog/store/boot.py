@@ -3,7 +3,7 @@
 
 A power cut may leave some pages of what was written without a sync and lose others, without a sign. So each
 commit notes in the database whether it was synced, or in which boot it was not: as SQLite's ``user_version``, a number in the
-header, which other programs and older releases leave alone. After a power cut that number is not the one of the present boot, with
+header, which other programs and older releases leave alone. After a power cut it is not the number of the present boot, with
 any pages: `restart` then compares the tables with the file.
 
 The first commit without a sync to a database that was on disk as a whole is synced, too (`connections`): else a power cut could

@@ -47,7 +47,7 @@ class Answers:
         return pushed[-1:] if query.is_tips_only else pushed
 
     def visible(self, push: Push, query: Query) -> list[Pushed]:
-        """Return those of `changesets` that are not hidden, newest first."""
+        """Return the changesets that are not hidden, of `changesets`, newest first."""
         return [changeset for changeset in reversed(self.changesets(push, query)) if not changeset.is_hidden]
 
     def json(self, push: Push, query: Query) -> str | None:

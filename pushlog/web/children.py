@@ -3,8 +3,8 @@
 
 Their cost does not grow with the history. Mercurial asks every later changeset for its parents, at every page. A process that
 serves pages remembers the children instead: eight bytes a changeset, for the repositories last asked for. The first lookup reads
-all parents, later ones those of new changesets. After a change of the repository the nodes are compared, because of possible
-strips. For the newest changesets, which most pages show, Mercurial's way is shorter.
+all parents, each later one the parents of new changesets. After a change of the repository the nodes are compared, because of
+possible strips. For the newest changesets, which most pages show, Mercurial's way is shorter.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def index_templater(orig: Any, index: Any, *arguments: Any) -> Any:
 def templater(orig: Any, web: requestcontext, req: Any) -> Any:
     """Wrap the choice of templates.
 
-    The templates escape their values, those of HTML link to the pushlog, and those of JSON name the push. Templates of the site
+    The templates escape their values; HTML templates link to the pushlog, and JSON templates name the push. Templates of the site
     that name the push themselves stay as they are. A nonce is for pages that have scripts: with one, hgweb gives no entity tag.
     """
     templates = orig(web, req)

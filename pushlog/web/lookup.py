@@ -175,7 +175,7 @@ class Lookup:
             return int(connection.execute(*query.count(found.window)).fetchone()[0])
 
     def has_older(self, found: FoundPushes) -> bool:
-        """Return whether pushes that were asked for come before those of this page."""
+        """Return whether pushes that were asked for come before this page."""
         if len(found.ids) < query.PAGE_SIZE:
             return False
         sql, arguments = query.select_newest_ids([*found.window, ("id < ?", [found.ids[0]])])

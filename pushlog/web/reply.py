@@ -40,7 +40,7 @@ def find_pushes(web: requestcontext, lookup: Lookup, command: bytes) -> FoundPus
 def address(web: requestcontext) -> bytes:
     """Return the repository's URL, quoted and ending in a slash.
 
-    Behind a proxy this server knows its own name and port alone, unless `web.baseurl` has those of the proxy.
+    Behind a proxy this server knows its own name and port alone, unless `web.baseurl` names the proxy.
     """
     host = util.urlreq.quote(web.req.advertisedbaseurl, safe=b":/[]")
     return host + _read_path(web)

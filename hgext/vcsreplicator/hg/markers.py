@@ -23,7 +23,7 @@ def find_exclusive(repo: localrepository, nodes: Iterable[bytes]) -> tuple[str, 
 
 
 def delete(repo: localrepository, markers: Iterable[str]) -> None:
-    """Delete those of the markers that are there; the caller holds the lock.
+    """Delete the markers that are there; the caller holds the lock.
 
     After a kill, all of them are there or none is.
     """

@@ -228,7 +228,7 @@ class _PhasesBefore:
 
 
 def heads_of(changelog: Changelog, revs: set[int]) -> set[int]:
-    """Return those of the revisions that have no child among them."""
+    """Return the revisions that have no child among them."""
     return revs - {parent for rev in revs for parent in changelog.parentrevs(rev)}
 
 

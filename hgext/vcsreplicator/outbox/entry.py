@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The records of an outbox, and how each event follows from the one before it."""
+"""The records of an outbox, and how each event follows from the event before it."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ class Outbox:
         return self._open_segment(sent.segment).tail() == sent.end
 
     def sent(self) -> SentMark | None:
-        """Read the sent mark; None if there is none, or none that can be read."""
+        """Read the sent mark; None without one, and if it cannot be read."""
         try:
             with open(self._folder.join(SENT), "rb", opener=open_regular) as file:
                 return from_json(SentMark, file.read(FILE_LIMIT))
@@ -263,8 +263,8 @@ class Outbox:
         """Move the sent mark to before the oldest kept event of the present incarnation.
 
         Returns that event's sequence; None if there is nothing to send again. Events before the last adoption are not sent again,
-        because the log must perhaps never have them; a mark before unsent ones of them stays, without its place in the log. The
-        caller holds the sending lock.
+        because the log must perhaps never have them; a mark before unsent events from before the adoption stays, without its place
+        in the log. The caller holds the sending lock.
         """
         newest, sent, before = self.newest(), self.sent(), None
         for place in self.kept():

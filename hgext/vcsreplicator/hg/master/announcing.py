@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Events that do not follow from a transaction's own changes.
 
-Among them are those of changes from outside, made by a Mercurial without the extension since the newest event of the repository.
+Among them are events of changes from outside, made by a Mercurial without the extension since the newest event of the repository.
 Each push in the pushlog becomes an event, as if it had been captured: changesets, heads and their present phases. Then comes one
 `sync`, at which mirrors compare with the master: for bookmarks, markers, phases of older changesets, and changesets without a
 push. There is only the `sync`

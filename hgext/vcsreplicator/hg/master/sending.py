@@ -41,7 +41,7 @@ def send_now(repo: "MasterRepository", patience: float) -> bool:
 
 
 def _send(repo: "MasterRepository", done: list[bool]) -> None:
-    """Send our events and report it in `done`; then those of deleted repositories."""
+    """Send our events, report it in `done`, then send events of deleted repositories."""
     from ...log.blobs import open_blobs
     from ...log.opening import open_log
 

@@ -94,7 +94,7 @@ def _is_unserved(path: str, roots: Mapping[str, str]) -> bool:
 
 
 def find_all(roots: Mapping[str, str]) -> list[list[str]]:
-    """List the folders of repositories that are twins, those of one name together."""
+    """List the folders of repositories that are twins, each list for one name."""
     named: dict[str, set[str]] = {}
     for folder in {folder for root in roots for folder in find_repositories(root)}:
         path = wire_path(folder, roots)

@@ -68,7 +68,7 @@ def _generate_stream(orig: Callable[..., Any], repo: localrepository, *args: Any
 
 
 def _generate_legacy_stream(orig: Callable[..., Any], repo: localrepository, *args: Any, **kwargs: Any) -> Any:
-    """Refuse old clients with the one temporary error that they understand."""
+    """Refuse old clients with the only temporary error that they understand."""
     try:
         return _generate_stream(orig, repo, *args, **kwargs)
     except error.Abort as refusal:

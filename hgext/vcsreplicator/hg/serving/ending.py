@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Histories that end with the release: a view's changelog, and those of files."""
+"""Histories that end with the release: a view's changelog, and histories of files."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The master's settings that decide what a client does with a mirror's answer.
 
-A mirror answers by those of the release that it shows, not by its own hgrc. `docs/serving.md` has a table of Mercurial's settings,
-and says why a mirror leaves the others alone.
+A mirror answers by the settings of the release that it shows, not by its own hgrc. `docs/serving.md` has a table of Mercurial's
+settings, and says why a mirror leaves the others alone.
 """
 
 from mercurial import error

@@ -41,7 +41,7 @@ _IMMUTABLE = b"replicatedimmutable"
 # that has none, unless its name ends so already.
 _BASE = b"replicatedbase-topic"
 
-# Our view, the one of Mercurial's that it limits, and the next smaller one, from which branch caches are taken. The chain must
+# Our view, Mercurial's view that it limits, and the next smaller one, from which branch caches are taken. The chain must
 # be our own: `served` and `immutable` contain unreleased changesets.
 _VIEWS = (
     (HIDDEN_VIEW, b"served.hidden", VIEW),

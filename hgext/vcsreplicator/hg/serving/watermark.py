@@ -90,8 +90,8 @@ def write_watermark(
     """Show the repository up to the watermark from the next request on.
 
     Its length, tip and push id are the mirror's own after that event. The bookmarks of the release are the present ones, except
-    for `moved`, which names where they were at the event; or the lines `bookmarks`. The settings for clients are `settings`; with
-    None those of the former watermark, if it is of the same event, and otherwise not known.
+    for `moved`, which names where they were at the event; or the lines `bookmarks`. The settings for clients are `settings`; None
+    keeps the settings of the former watermark, if it is of the same event, and otherwise they are not known.
 
     Only the process that applies the repository's events may call this. A repeat is harmless, and so is a kill
     anywhere: the watermark itself is one rename, files written before it show nothing more, files written after it lag behind.
@@ -133,7 +133,7 @@ def raise_watermark(repo: localrepository, length: int) -> None:
 
 def _move_to(repo: localrepository, former: Watermark, length: int) -> None:
     tip = hex(repo.unfiltered().changelog.node(length - 1)).decode() if length else NULL_NODE
-    # Not those of now, which may be of events that are not released.
+    # Not the present bookmarks, which may be of events that are not released.
     shown = replace(former, length=length, tip=tip)
     write_watermark(repo, shown, settings=None, bookmarks=read_bookmarks(repo.vfs))
 
