@@ -18,9 +18,9 @@ from mercurial.revlogutils import constants
 from .. import versions
 
 # Neighbours that are read at once.
-_BLOCK = 256
+_BLOCK = 64
 # Blocks that are kept in memory.
-_BLOCKS = 64
+_BLOCKS = 256
 _COMMIT = re.compile(rb"[0-9a-fA-F]{40}\Z")
 _NO_COMMIT = b"0" * 40
 _ZSTD = b"\x28"
