@@ -28,9 +28,6 @@ from .store.connections import sqlite3
 from .store.session import running_session, session_of
 from .store.storage import Pushlog
 
-# The push is complete, and in the file, after the transaction's finalizer of this name.
-FINALIZER = b"pushlog"
-
 
 def entry_of_transaction(repo: localrepository) -> tuple[int, bytes, int, list[bytes]] | None:
     """Return the row of the push that the running transaction records.

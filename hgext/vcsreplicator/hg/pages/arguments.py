@@ -5,7 +5,6 @@ Mercurial decodes arguments as it goes, and raises what Python raises. Here each
 is the only exception that is the client's mistake. Over SSH nothing changes.
 """
 
-import functools
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,7 +24,6 @@ class BadArgument(ValueError):
     """An argument of a client that cannot be decoded, or is missing."""
 
 
-@functools.cache
 def install() -> None:
     """Check arguments in a process of pages, from now on, or raise MissingSeam."""
     seams.wrap("mercurial.hgweb.common", "ispathsafe", _find_path)

@@ -4,7 +4,6 @@
 Mercurial 7.2 makes text of headers as ASCII, and fails at the name of a file, branch, tag or bookmark beyond that.
 """
 
-import functools
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,9 +16,8 @@ _NAME = b"Content-Disposition"
 _HEADER = re.compile(rb'([a-z]+); filename=("?)(.*)\2', re.DOTALL)
 
 
-@functools.cache
 def install() -> None:
-    """Wrap the sending of an answer, once per process, or raise MissingSeam."""
+    """Wrap the sending of an answer, or raise MissingSeam."""
     seams.wrap("mercurial.hgweb.request", "wsgiresponse.sendresponse", _send)
 
 
