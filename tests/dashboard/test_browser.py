@@ -225,6 +225,7 @@ def test_what_a_guest_and_a_machine_without_a_notifier_show_fits_too(
             check_page(browser, "deliveries-elsewhere", width, "light")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("host", "with_scripts"), [("127.0.0.1", True), ("127.0.0.1", False), (HOST, True)])
 def test_an_operator_acts_with_a_form(
     browser: webdriver.Chrome, tmp_path: Path, host: str, *, with_scripts: bool
@@ -354,6 +355,7 @@ def test_a_page_that_is_open_shows_a_new_finding_though_no_push_comes(browser: w
         browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_page_that_is_open_says_that_the_dashboard_does_not_answer_until_it_does(
     browser: webdriver.Chrome, width: str

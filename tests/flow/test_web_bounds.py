@@ -112,8 +112,7 @@ REQUESTS = {
 }
 
 
-@pytest.mark.sample(1)
-@pytest.mark.sample(8)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda text: text[:40])
 def test_a_costly_request_ends_while_others_are_answered(url: str, request_: str) -> None:
     separator = "" if request_.startswith("?") else "/"

@@ -137,6 +137,7 @@ def test_partitions_are_as_created(log: Log) -> None:
     assert log.partitions(NOTICES) == 1
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "act",
     [
@@ -157,6 +158,7 @@ def test_an_unknown_topic_is_a_mistake_of_the_configuration(log: Log, act: Calla
         act(log)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "act",
     [

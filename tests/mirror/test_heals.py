@@ -266,7 +266,7 @@ def flip(file: Path, at: int) -> None:
     file.write_bytes(data)
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "what",
     [
@@ -313,6 +313,7 @@ def test_damage_heals_alone(bench: Bench, what: str, when: str) -> None:
     assert bench.notes() == []
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("what", ["lost", "damaged", "of another history"])
 def test_a_release_whose_watermark_was_lost_is_shown_again_without_another_push(bench: Bench, what: str) -> None:
     author = bench.author("repo")
@@ -331,6 +332,7 @@ def test_a_release_whose_watermark_was_lost_is_shown_again_without_another_push(
         assert bench.notes() == []
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["replicated-watermark", "requires", "store/requires"])
 def test_a_pipe_in_place_of_a_file_of_one_repository_holds_up_no_start_of_its_mirror(bench: Bench, name: str) -> None:
     patient, neighbour = two(bench)
@@ -371,6 +373,7 @@ def test_what_stands_in_place_of_the_bookmarks_of_the_release_is_replaced_with_i
         assert file.read_text() == shown != ""
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["bookmarks", "hgrc"])
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
 def test_what_stands_in_place_of_a_file_that_mercurial_reads_is_replaced_with_its_repository(
@@ -393,6 +396,7 @@ def test_what_stands_in_place_of_a_file_that_mercurial_reads_is_replaced_with_it
         assert equal(bench, patient)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["bookmarks", "replicated-bookmarks"])
 @pytest.mark.parametrize("how", ["lost", "older"])
 def test_bookmarks_that_were_lost_or_replaced_by_older_ones_are_found_without_another_push(
@@ -468,7 +472,7 @@ def test_a_damaged_repository_never_comes_back_after_a_kill_around_the_exchange(
     assert equal(bench, patient)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("part", ["changesets", "heads", "phases", "bookmarks", "markers", "pushlog", "digest"])
 def test_a_copy_that_is_not_as_the_master_takes_the_place_of_nothing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, part: str

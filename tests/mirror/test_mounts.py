@@ -104,6 +104,7 @@ def test_a_mirror_that_starts_on_an_empty_root_ends_and_goes_on_once_its_root_is
         bench.wait_served(served)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("number", [7, 8, 0])
 def test_an_emptied_root_heals_where_the_last_heartbeat_was_sent_from_and_nowhere_else(
     bench: Bench, served: Author, numbers: dict[int, int], number: int
@@ -120,6 +121,7 @@ def test_an_emptied_root_heals_where_the_last_heartbeat_was_sent_from_and_nowher
         eventually(lambda: content(bench.root) == {"served"}, "the copy")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("left", "state"),
     [("not-mounted", None), (None, "~state/"), (None, "~states/alpha")],
@@ -191,6 +193,7 @@ def test_a_mirror_whose_root_becomes_another_folder_ends_and_finds_at_its_next_s
         bench.wait_served(served)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("call", ["stat", "statvfs", "scandir"])
 def test_a_root_that_fails_at_the_start_is_named_in_one_line(
     bench: Bench, served: Author, monkeypatch: pytest.MonkeyPatch, call: str

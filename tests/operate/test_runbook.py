@@ -17,8 +17,8 @@ from .provocations import PROVOCATIONS
 
 pytestmark = pytest.mark.processes
 
-# What `make test` provokes of them.
-SAMPLE = 2
+# How many of them `make test` provokes.
+SAMPLE = 1
 LATE = """
 [notifier.late]
 type = "jsonlines"

@@ -163,7 +163,7 @@ def test_a_repaired_database_of_the_pushlog_is_on_disk_before_it_has_its_name(si
 @pytest.mark.sample(1, keep=("[changesets", "[strip"))
 @pytest.mark.parametrize("scenario", SCENARIO)
 def test_a_power_cut_at_a_sync_leaves_a_push_whole_or_undone(site: Site, scenario: str) -> None:
-    assert cuts(site, scenario, by_chance=2, sample=20) == 20
+    assert cuts(site, scenario, by_chance=2, sample=12) == 12
 
 
 @pytest.mark.slow

@@ -88,7 +88,7 @@ def pages(history: History, request: pytest.FixtureRequest) -> Iterator[AskedPag
         yield asked
 
 
-@pytest.mark.sample(24)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("query", SENSELESS)
 def test_a_request_without_sense_is_the_clients_mistake(pages: AskedPages, query: str) -> None:
     before = len(pages.alarms())

@@ -100,7 +100,7 @@ def leaks(answer: Answer) -> list[bytes]:
     return [word for word in SECRETS if word in answer.body]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("page", FILE_PAGES)
 def test_a_hidden_file_revision_is_refused_as_an_absent_one(pages: AskedPages, history: History, page: str) -> None:
     hidden = {"1": "99", history.file_node(1): "7" * 40, history.file_node(1)[:12]: "7" * 12, history.node(1): "7" * 40}
@@ -122,7 +122,7 @@ def stripped(answer: Answer, name: str) -> tuple[int, bytes]:
     return answer.status, re.sub(rf"{before}\b({name}|{name[:12]})\b".encode(), b"NAME", body)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("page", [page for page in FILE_PAGES if page != "comparison"])
 def test_a_file_that_only_a_hidden_changeset_has_is_absent(pages: AskedPages, page: str) -> None:
     """Mercurial looks for the newest revision before a changeset without the file."""
@@ -131,7 +131,7 @@ def test_a_file_that_only_a_hidden_changeset_has_is_absent(pages: AskedPages, pa
         assert (leaks(asked), stripped(asked, "onlythere")) == ([], stripped(other, "absent"))
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("page", FILE_PAGES)
 def test_a_file_revision_that_a_visible_changeset_shares_is_shown(
     pages: AskedPages, history: History, page: str
@@ -145,6 +145,7 @@ def test_a_file_revision_that_a_visible_changeset_shares_is_shown(
             assert history.node(4)[:12].encode() in asked.body
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("style", ["", "json-", "atom-"])
 def test_the_history_of_lines_passes_over_hidden_changesets(pages: AskedPages, style: str) -> None:
     for query in ("linerange=1:1&descend=1&patch=1", "linerange=1:1&patch=1", "patch=1&revcount=9"):
@@ -177,6 +178,7 @@ def test_no_way_to_a_file_revision_leads_to_a_hidden_changeset(history: History)
     assert done.stdout.splitlines() == ["secretuser", "unknown revision '1'"], done.stderr
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("style", ["", "raw-", "json-"])
 def test_the_children_of_a_file_revision_are_the_visible_ones(pages: AskedPages, style: str) -> None:
     for page in ("file", "annotate", "rev", "diff"):
@@ -195,7 +197,7 @@ def address(page: str, name: str) -> str:
     return f"/repo/{page}/{name}" + ("/f" if page in FILE_PAGES else "")
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("page", NAMING)
 def test_a_hidden_changeset_has_the_words_of_an_absent_one(pages: AskedPages, history: History, page: str) -> None:
     for name, absent in (("1", "99"), (history.node(1), "7" * 40), (history.node(3)[:12], "7" * 12), ("3", "99")):
@@ -204,6 +206,7 @@ def test_a_hidden_changeset_has_the_words_of_an_absent_one(pages: AskedPages, hi
         assert stripped(asked, name) == stripped(other, absent)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("command", ["json-pushes", "pushlog", "pushloghtml"])
 def test_the_pushlog_has_the_words_of_absence_for_secrets(pages: AskedPages, history: History, command: str) -> None:
     for parameter in ("changeset", "fromchange", "tochange"):

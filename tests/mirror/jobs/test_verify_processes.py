@@ -72,6 +72,7 @@ def test_equal_repositories_are_found_equal(bench: Bench) -> None:
     }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
@@ -214,6 +215,7 @@ def test_contents_that_are_sound_are_equal(bench: Bench) -> None:
     assert verdicts(bench, replace(QUICK, deep=True))["one"].outcome is ComparisonOutcome.EQUAL
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("is_mirrored", "stopped_after", "code"),
     [(True, 1, 130), (True, 2, 0), (False, 1, 2), (False, 2, 2)],

@@ -90,6 +90,7 @@ def first_appearances(sequences: list[int]) -> list[int]:
     return list(dict.fromkeys(sequences))
 
 
+@pytest.mark.sample(3)
 @every_kind()
 def test_everything_arrives_once_and_in_order(log: Log, notifier: Notifier, receiver: Receiver) -> None:
     notifier.start(it=receiver.settings())
@@ -116,6 +117,7 @@ def signed_by(receiver: Receiver) -> list[str | None]:
     raise AssertionError(receiver)
 
 
+@pytest.mark.sample(3)
 @every_kind("jsonlines", "pulse-v1", "pulse-v2", "hg-push", "sns", "webhook")
 def test_a_message_carries_its_signed_notice_unchanged_and_again_in_a_replay(
     log: Log, notifier: Notifier, receiver: Receiver, tmp_path: Path
@@ -134,6 +136,7 @@ def test_a_message_carries_its_signed_notice_unchanged_and_again_in_a_replay(
     assert check_notice(signed, [key.signing]).notice.event == notice.event.id
 
 
+@pytest.mark.sample(3)
 @every_kind(*KEEPS_ORDER)
 def test_order_of_a_repository_holds_while_the_other_side_comes_and_goes(
     log: Log, notifier: Notifier, receiver: Receiver
@@ -151,6 +154,7 @@ def test_order_of_a_repository_holds_while_the_other_side_comes_and_goes(
         assert first_appearances(of(path, receiver.told())) == list(range(1, 11))
 
 
+@pytest.mark.sample(3)
 @every_kind("jsonlines", "pulse-v1", "pulse-v2", "hg-push", "decode", "sns")
 def test_position_stands_while_nothing_is_confirmed(log: Log, notifier: Notifier, receiver: Receiver) -> None:
     other = Scripted()
@@ -181,6 +185,7 @@ def test_webhook_is_confirmed_by_its_table_and_delivers_when_the_endpoint_is_bac
     eventually(lambda: receiver.told() == [("x", 1), ("x", 2), ("x", 3)], "all messages")
 
 
+@pytest.mark.sample(3)
 @every_kind("pulse-v1", "pulse-v2", "hg-push", "decode", "webhook")
 def test_poison_is_set_aside_and_holds_up_nothing(log: Log, notifier: Notifier, receiver: Receiver) -> None:
     assert receiver.poison is not None
@@ -221,6 +226,7 @@ def test_delivery_that_a_close_cancels_is_not_confirmed() -> None:
 HOSTILE = ("1e999", "-5", "1e18", "-1e300", "9" * 400, '"soon"')
 
 
+@pytest.mark.sample(3)
 @every_kind()
 def test_notice_with_a_time_that_no_clock_says_holds_up_nothing(
     log: Log, notifier: Notifier, receiver: Receiver
@@ -236,6 +242,7 @@ def test_notice_with_a_time_that_no_clock_says_holds_up_nothing(
     assert sorted(of("x", receiver.told())) == [1, 2, 3]
 
 
+@pytest.mark.sample(3)
 @every_kind()
 def test_other_destinations_do_not_notice_one_that_is_down(log: Log, notifier: Notifier, receiver: Receiver) -> None:
     other = Scripted()
@@ -285,7 +292,7 @@ def argv(tables: Path, folder: Path, until: int | None = None) -> list[str]:
     ]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @every_kind()
 def test_sigterm_drains_within_a_bound(log: Log, receiver: Receiver, tmp_path: Path) -> None:
     with running(argv(write_tables(tmp_path, receiver), tmp_path)) as process:

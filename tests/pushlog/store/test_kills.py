@@ -186,7 +186,7 @@ def survive_kills(tmp_path, told, request):
     return survive
 
 
-@pytest.fixture(params=[25, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "all"])
+@pytest.fixture(params=[50, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "all"])
 def stride(request):
     """Of how many changing calls one is a kill."""
     return request.param

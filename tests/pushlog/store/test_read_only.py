@@ -80,6 +80,7 @@ def missing(folder, log):
     os.unlink(folder / ".hg" / "pushlog2.db")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("state", [lagging, killed_in_a_commit, damaged, lost_in_a_power_cut, missing])
 def test_reads_answer_from_the_file(root, tmp_path, state):
     folder = tmp_path / "copy"

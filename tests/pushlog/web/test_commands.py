@@ -356,6 +356,7 @@ def test_an_answer_as_long_as_allowed_is_not_cut(copy):
     )
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("settings", ["", "[pushlog]\nmaxpushes = 0\n"])
 def test_an_answer_is_complete_unless_an_operator_limits_it(long_history, settings):
     status, headers, body = Site(long_history, settings).get("/json-pushes", "startID=0")
@@ -392,6 +393,7 @@ def test_a_complete_answer_is_made_in_bounded_memory(long_history):
     assert peaks[1] < 1.3 * peaks[0]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("query", ["full=1", ""])
 def test_a_push_of_many_changesets_is_answered_in_bounded_memory(long_history, tmp_path, monkeypatch, query):
     monkeypatch.setattr(commands, "_BATCH", 100)
@@ -490,6 +492,7 @@ class Page(html.parser.HTMLParser):
         self.elements.append((tag, dict(attributes)))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("style", ["paper", "gitweb", "spartan", "monoblue", "coal"])
 def test_hostile_users_are_text_on_every_page(copy, style):
     for number, user in enumerate(HOSTILE, start=1):
@@ -548,6 +551,7 @@ def hostile(tmp_path, monkeypatch):
     return Site(tmp_path / "hostile")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("style", ["paper", "gitweb", "spartan", "monoblue", "coal"])
 def test_hostile_changesets_are_text_on_every_page(hostile, style):
     status, _headers, body = hostile.get("/pushloghtml", f"startID=0&style={style}")

@@ -25,6 +25,7 @@ def search(site, expression):
     return kind.decode(), len(json.loads(site.get("/json-log", query)[2])["entries"])
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize(
     "expression",
     [

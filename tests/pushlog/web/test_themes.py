@@ -166,7 +166,7 @@ def ordinary(tmp_path_factory):
     return Site(folder / "ordinary", settings + "[web]\ncsp =\n"), found
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("style", hostile.STYLES)
 def test_pages_with_nothing_to_escape_are_mercurials_own_byte_for_byte(ordinary, style, monkeypatch):
     site, found = ordinary

@@ -372,6 +372,7 @@ def test_wrong_password_is_waited_out_and_never_shown(rabbitmq: Any, tmp_path: P
     destination.close()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("fault", ["stopped", "killed", "hung", "alarm"])
 def test_broker_in_trouble_costs_no_message_and_no_other_destination(
     log: Log, notifier: Notifier, own_service: OwnService, fault: str

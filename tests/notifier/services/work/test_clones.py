@@ -220,6 +220,7 @@ except Exception as error:
 PLAIN = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("part", ["poll-1/.hg", "poll-1/.hg/store", ".poll-1.lock"])
 def test_clone_of_another_user_uses_no_retry(server: CommandServer, host: HgHost, tmp_path: Path, part: str) -> None:
     name = f"another{len(part)}"
