@@ -8,11 +8,12 @@ import base64
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from testing.warm_hg import shared_hg
 
 PROGRAM = """
 import base64, io, json, sys
@@ -87,7 +88,7 @@ def asked_pages(root: Path, hgrc: str) -> Iterator[AskedPages]:
     with (
         log.open("w") as lines,
         subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(root)],
+            [Path(shared_hg(environment)).with_name("python"), "-c", PROGRAM, str(root)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=lines,
