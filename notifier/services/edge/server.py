@@ -2,8 +2,8 @@
 """The HTTP server of the edge: uvicorn with limits for clients.
 
 The limits bound what a client sends, how slowly it sends, and how many connections there are. A connection is in one phase at a
-time, and its time in each phase is bounded. Above the limit of connections, the server closes the one that has waited longest
-for its client. A request whose client is gone counts as a connection until it is answered.
+time, and its time in each phase is bounded. Above the limit of connections, the server closes the connection that waits
+longest for its client. A request whose client is gone counts as a connection until it is answered.
 
 The server logs no report of uvicorn or asyncio about a single connection, because the report may contain addresses.
 """
