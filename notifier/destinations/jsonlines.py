@@ -7,7 +7,6 @@ In a file, a message is confirmed once its whole line is synced to disk. A messa
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import BinaryIO
 
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Unavailable
@@ -50,7 +49,7 @@ class StdoutSettings:
     patience: Patience = PATIENCE
 
     def open(self, name: str, clock: Clock) -> Destination:
-        return Stdout(sys.stdout.buffer)
+        return JsonLines(StandardOutput())
 
 
 def line(message: Message) -> bytes:
@@ -70,17 +69,34 @@ def line(message: Message) -> bytes:
     return to_text(content).encode("ascii") + b"\n"
 
 
+class StandardOutput:
+    """Standard output, used as a `LineFile` is."""
+
+    path = "standard output"
+
+    def open(self) -> None:
+        """Do nothing: standard output is always there."""
+
+    def append(self, lines: bytes) -> None:
+        """Write lines; raises OSError, and then some of them may be written."""
+        sys.stdout.buffer.write(lines)
+        sys.stdout.buffer.flush()
+
+    def close(self) -> None:
+        """Do nothing: the process owns standard output."""
+
+
 @dataclass(slots=True)
 class JsonLines:
-    """The destination `jsonlines`."""
+    """The destinations `jsonlines` and `stdout`."""
 
-    _file: LineFile
+    _output: LineFile | StandardOutput
     _batch: list[tuple[int, bytes]] = field(default_factory=list)
 
     def start(self) -> None:
-        """Open the file, or raise Unavailable."""
+        """Open the output, or raise Unavailable."""
         try:
-            self._file.open()
+            self._output.open()
         except OSError as error:
             raise self._translate_error(error) from error
 
@@ -91,44 +107,16 @@ class JsonLines:
         batch, self._batch = self._batch, []
         if not batch:
             return []
+        trouble: Unavailable | None = None
         try:
-            self._file.append(b"".join(text for _, text in batch))
+            self._output.append(b"".join(text for _, text in batch))
         except (OSError, Unavailable) as error:
             self.close()
             trouble = self._translate_error(error) if isinstance(error, OSError) else error
-            return [DeliveryOutcome(number=number, error=trouble) for number, _ in batch]
-        return [DeliveryOutcome(number=number) for number, _ in batch]
+        return [DeliveryOutcome(number=number, error=trouble) for number, _ in batch]
 
     def close(self) -> None:
-        self._file.close()
+        self._output.close()
 
     def _translate_error(self, error: OSError) -> Unavailable:
-        return Unavailable(f"{self._file.path}: {error.strerror}; make it writable; the notifier tries again")
-
-
-@dataclass(slots=True)
-class Stdout:
-    """The destination `stdout`."""
-
-    stream: BinaryIO
-    _batch: list[tuple[int, bytes]] = field(default_factory=list)
-
-    def start(self) -> None:
-        """Do nothing: standard output is always there."""
-
-    def submit(self, delivery: Delivery) -> None:
-        self._batch.append((delivery.number, line(delivery.message)))
-
-    def outcomes(self, timeout: float) -> Sequence[DeliveryOutcome]:
-        batch, self._batch = self._batch, []
-        try:
-            for _, text in batch:
-                self.stream.write(text)
-            self.stream.flush()
-        except OSError as error:
-            trouble = Unavailable(f"standard output: {error.strerror}")
-            return [DeliveryOutcome(number=number, error=trouble) for number, _ in batch]
-        return [DeliveryOutcome(number=number) for number, _ in batch]
-
-    def close(self) -> None:
-        """Do nothing: standard output is not ours to close."""
+        return Unavailable(f"{self._output.path}: {error.strerror}; make it writable; the notifier tries again")

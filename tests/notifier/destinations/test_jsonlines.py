@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Unavailable
 from notifier.delivery.destination import Destination
 from notifier.delivery.window import Delivery
-from notifier.destinations.jsonlines import JsonLinesSettings
+from notifier.destinations.jsonlines import JsonLinesSettings, StdoutSettings
 from notifier.messages.message import messages
 from notifier.messages.public import PublicSettings
 from testing.builders.notifier.notices import a_notice, an_event
@@ -207,3 +208,20 @@ def test_line_counts_once_file_and_name_are_synced(tmp_path: Path, monkeypatch: 
 def test_file_must_be_named_absolutely() -> None:
     with pytest.raises(ValueError, match="file: expected an absolute path"):
         JsonLinesSettings(file="out.jsonl")
+
+
+def test_standard_output_gets_lines_and_a_full_one_is_unavailable(
+    capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = StdoutSettings().open("lines", SystemClock())
+    output.start()
+    assert send(output, 1, 2) == [None, None]
+    assert [json.loads(line)["sequence"] for line in capfdbinary.readouterr().out.splitlines()] == [1, 2]
+    file = os.open("/dev/full", os.O_WRONLY)
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", full := os.fdopen(file, "w"))
+        [trouble] = send(output, 3)
+    assert trouble is not None
+    assert trouble.startswith("standard output: No space left on device; ")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), file)  # so that its line can go when it is closed
+    full.close()
