@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator check` on a master: what the relay reports to the log or, while it is silent, what is in the outboxes."""
 
+import contextlib
 import errno
 import json
 import math
 import os
 import re
+import resource
 import socket
 import subprocess
 import sys
@@ -20,7 +22,9 @@ from click.testing import CliRunner
 from rich.console import Console, Group
 
 from hgext.vcsreplicator.cli import asking, status
+from hgext.vcsreplicator.cli.options import relay_of
 from hgext.vcsreplicator.cli.verbs import program
+from hgext.vcsreplicator.config import load
 from hgext.vcsreplicator.log import SERVICES, STATE, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.reports import ServiceReporter
@@ -169,6 +173,34 @@ def test_a_masters_disk_that_fails_is_named(
     assert code == 2
     said_of_it = f"its disk fails: {reason}" if number else "its disk is mounted read-only"
     assert f"{root}: {said_of_it}: the master refuses pushes; see: journalctl -k" in text
+
+
+@contextlib.contextmanager
+def failing_writes() -> Iterator[None]:
+    """Let no file of this process grow: a disk that fails at writes alone."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize("store", ["log", "blobs", "roots"])
+def test_a_disk_that_fails_at_writes_alone_is_named(master: Path, disks: dict[str, int], store: str) -> None:
+    config = load(master / "x.toml")
+    relay = relay_of(config)
+    assert relay is not None
+    find, folder, what = {
+        "log": (lambda: [asking.find_full_log(config)], "", "no service can write to the log"),
+        "blobs": (lambda: [asking._find_full_blobs(config)], "/blobs", "pushes with large bundles wait in their"),
+        "roots": (lambda: asking._find_full_roots(relay), "/repos", "the master refuses pushes"),
+    }[store]
+    assert [found for found in find() if found] == []
+    with failing_writes():
+        [found] = find()
+    assert found is not None
+    assert found.text.startswith(f"{master}{folder}: its disk fails: File too large: {what}")
 
 
 def test_a_disk_that_hangs_is_named_and_all_else_too(

@@ -34,6 +34,8 @@ from .progress import metered_log
 LEAST = 1 << 20
 # Seconds that a disk may take to answer; one on a network may hang indefinitely.
 PATIENCE = 3.0
+# Errors that say nothing of a disk: it is elsewhere, another user's, read-only on purpose, or knows no file without a name.
+_SAY_NOTHING = frozenset((errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP, errno.EISDIR))
 
 
 def expect(config: Config, **limits: Any) -> Expectations:
@@ -148,7 +150,7 @@ def find_full_log(config: Config) -> Finding | None:
     parts = urlsplit(config.log)
     if parts.scheme != "sqlite":
         return None
-    return _describe_full(os.path.dirname(unquote(parts.path)), "no service can write to the log")
+    return _describe_full(os.path.dirname(unquote(parts.path)), "no service can write to the log", must_write=True)
 
 
 def _find_full_blobs(config: Config) -> Finding | None:
@@ -173,12 +175,16 @@ def _find_full_roots(relay: RelaySettings) -> list[Finding]:
 
 
 def _describe_full(folder: str, what: str, *, must_write: bool = False) -> Finding | None:
-    """Describe a full or failing disk, with `must_write` also a read-only one."""
+    """Describe a full or failing disk, with `must_write` also a read-only one.
+
+    A disk may fail at writes alone, so a block is written to it, in a file without a name. Slow writes are no failure.
+    """
     found, failed = list[os.statvfs_result](), list[OSError]()
 
     def measure() -> None:
         try:
             found.append(os.statvfs(folder))
+            _write_block(folder)
         except OSError as error:
             failed.append(error)
 
@@ -186,17 +192,29 @@ def _describe_full(folder: str, what: str, *, must_write: bool = False) -> Findi
     thread = threading.Thread(target=measure, name="disk", daemon=True)
     thread.start()
     thread.join(PATIENCE)
-    if thread.is_alive():
+    if thread.is_alive() and not found:
         text = f"{folder}: its disk does not answer: {what}"
-    elif failed and failed[0].errno not in (errno.ENOENT, errno.EACCES):
-        text = f"{folder}: its disk fails: {failed[0].strerror}: {what}; see: journalctl -k"
     elif found and must_write and found[0].f_flag & os.ST_RDONLY:
         text = f"{folder}: its disk is mounted read-only: {what}; see: journalctl -k"
     elif found and (lacking := _find_lacking(found[0])):
         text = f"{folder}: no {lacking} left on its disk: {what}; free some {lacking}"
+    elif failed and failed[0].errno == errno.EDQUOT:
+        text = f"{folder}: the quota of this user is used up: {what}; free some space, or raise the quota"
+    elif failed and failed[0].errno not in _SAY_NOTHING:
+        text = f"{folder}: its disk fails: {failed[0].strerror}: {what}; see: journalctl -k"
     else:
         return None
     return Finding(level=Severity.CRITICAL, text=text)
+
+
+def _write_block(folder: str) -> None:
+    """Write a block to a folder's disk, of which nothing is left."""
+    file = os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(file, bytes(4096))
+        os.fsync(file)
+    finally:
+        os.close(file)
 
 
 def _find_lacking(disk: os.statvfs_result) -> str | None:
