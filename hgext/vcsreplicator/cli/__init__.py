@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The command `vcsreplicator`: one file per verb, loaded when its verb is used.
 
-A verb is a module of this folder with a click command named `command`, or a command of `daemons`; `verbs` lists them. A module that
-one verb alone uses begins with its name: `config_rights`. Verbs share the others: `asking`, `delivering`, `display`, `options`,
-`progress` and `requests`. This module imports almost nothing, so that `main` decides what Ctrl-C does before anything else is
-loaded.
+A verb is a module of this folder with a click command named `command`, or a command of `daemons`; `verbs` lists them. A module
+that one verb alone uses begins with its name: `config_rights`. Verbs share the others: `asking`, `delivering`, `display`,
+`options`, `own_names`, `progress` and `requests`. This module imports almost nothing, so that `main` decides what Ctrl-C does
+before anything else is loaded.
 """
 
 import signal
@@ -34,6 +34,11 @@ def main() -> None:
     is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_ours:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from .own_names import describe_shadow
+
+    if collision := describe_shadow(("pushlog", "notifier")):
+        sys.stderr.write(f"vcsreplicator: {collision}\n")
+        sys.exit(78)
     try:
         from . import verbs
     except ModuleNotFoundError as error:

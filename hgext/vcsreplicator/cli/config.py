@@ -16,6 +16,7 @@ from .config_hgrc import check_hgrc
 from .config_rights import report_rights
 from .display import print_json
 from .options import expect_exact_roots, log_of, mirror_settings, naming, relay_of, with_config_file, with_json
+from .own_names import describe_overlay, describe_shadow
 
 # Services other than mirrors that have an address in [listen].
 _ROLES = ("relay", "aggregator", "notifier", "verify", "dashboard", "edge", "decode", "poll", "work", "guardian")
@@ -48,6 +49,9 @@ def check(file: str, files: tuple[str, ...], program: str | None, as_json: bool)
 
 def _check_all(config: Config, files: tuple[str, ...], program: str | None, report: Callable[[str], object]) -> None:
     """Report what is right, in order; raise ReplicationError for the first mistake."""
+    names = ("hooks", "notifier", "pushlog")
+    if collision := describe_shadow(names) or describe_overlay(names):
+        raise BadConfig(collision)
     _check_sections(config)
     nested = list(_find_nested_roots(config))
     if nested and config.log.startswith("sqlite:"):  # all on one machine
