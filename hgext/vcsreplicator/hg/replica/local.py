@@ -22,9 +22,10 @@ class Halted(Exception):
 
 @dataclass(slots=True)
 class LocalRepository:
-    """The mirror's copy of a repository; `floor` and `gone` as in `TaskOutcome`."""
+    """The mirror's copy of a repository; `done`, `floor` and `gone` as in `TaskOutcome`."""
 
     folder: str | None
+    done: int = 0
     checkpoint: Checkpoint | None = None
     serving: int = 0
     served_at: float = 0.0
@@ -34,7 +35,7 @@ class LocalRepository:
     def find(self, settings: MirrorSettings, repository: str, target: str | None = None) -> None:
         """Find the repository: where it was, without a URL, at `target`, or anywhere.
 
-        Raises Halted if it is in none of the first three and one of them is damaged: that one may be it.
+        Raises Halted if it is in none of the first three and one of them is damaged: the damaged folder may be the repository's.
         """
         expected, damaged = self.folder, None
         for folder in dict.fromkeys(filter(None, (expected, place.waiting_of(settings.folder, repository), target))):

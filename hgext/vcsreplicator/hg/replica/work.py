@@ -48,26 +48,11 @@ class TaskRunner:
 
     def perform(self, task: Task) -> TaskOutcome:
         """Carry out the task and return its outcome; raises nothing."""
-        local = LocalRepository(folder=task.folder)
-        done, attempts, trouble, is_spent = 0, 0, None, False
+        local, trouble, is_spent = LocalRepository(folder=task.folder), None, False
         try:
-            if task.leave:
-                self._leave(local, task)
-            elif task.heal is not None:
-                healing.heal(local, self.repositories, self.settings, task, self._clock)
-            while done < len(task.items):
-                applied = self._apply_next(local, task.items[done:])
-                done += applied
-                attempts = 0 if applied else attempts + 1
-                if attempts > _ATTEMPTS:
-                    raise Halted(Reason.LOCKED, "another process changes the repository at the same time")
-            if not task.items:
-                local.find(self.settings, task.repository, self.settings.local(task.path))
-            here = local.checkpoint
-            # The release may be of another history than is here by now.
-            if here and here.incarnation == task.incarnation and not here.contradicts(task.newest_known):
-                now = self._clock.now()
-                release(local, self.repositories, self.settings, released=task.released, keep=task.keep, now=now)
+            self._leave_or_heal(local, task)
+            self._apply_items(local, task)
+            self._release(local, task)
         except Exception as problem:
             trouble, is_spent = trouble_of(problem), isinstance(problem, MemoryError)
             if is_spent:
@@ -77,7 +62,7 @@ class TaskRunner:
                 self.repositories.close(local.folder)
         return TaskOutcome(
             repository=task.repository,
-            done=done,
+            done=local.done,
             checkpoint=local.checkpoint,
             folder=local.folder,
             serving=local.serving,
@@ -87,6 +72,32 @@ class TaskRunner:
             is_spent=is_spent,
             floor=local.floor,
         )
+
+    def _leave_or_heal(self, local: LocalRepository, task: Task) -> None:
+        """Set the repository aside, or repair it, if the task says so."""
+        if task.leave:
+            self._leave(local, task)
+        elif task.heal is not None:
+            healing.heal(local, self.repositories, self.settings, task, self._clock)
+
+    def _apply_items(self, local: LocalRepository, task: Task) -> None:
+        """Apply all events of the task in order; without any, only find the repository."""
+        if not task.items:
+            local.find(self.settings, task.repository, self.settings.local(task.path))
+        attempts = 0
+        while local.done < len(task.items):
+            applied = self._apply_next(local, task.items[local.done :])
+            local.done += applied
+            attempts = 0 if applied else attempts + 1
+            if attempts > _ATTEMPTS:
+                raise Halted(Reason.LOCKED, "another process changes the repository at the same time")
+
+    def _release(self, local: LocalRepository, task: Task) -> None:
+        """Show the release, unless it is of another history than the repository by now."""
+        here = local.checkpoint
+        if here and here.incarnation == task.incarnation and not here.contradicts(task.newest_known):
+            now = self._clock.now()
+            release(local, self.repositories, self.settings, released=task.released, keep=task.keep, now=now)
 
     def _apply_next(self, local: LocalRepository, items: Sequence[ReadEvent]) -> int:
         """Apply the first items in one transaction; return how many, 0 to try again."""
