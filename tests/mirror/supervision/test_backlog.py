@@ -26,7 +26,7 @@ def test_the_position_stays_at_the_oldest_unfinished_event() -> None:
 
 def test_records_that_need_no_work_are_passed() -> None:
     backlog = Backlog({0: 0, 1: 3})
-    backlog.read(0, 0)
+    backlog.read_to(0, 1)
     assert backlog.positions() == {0: 1, 1: 3}
 
 
@@ -36,7 +36,7 @@ def test_a_dropped_repository_holds_no_position() -> None:
     backlog.add("quick", item(1))
     backlog.drop("slow")
     assert backlog.positions() == {0: 1}
-    assert not backlog.has("slow")
+    assert not backlog.size("slow")
 
 
 def test_events_of_a_catch_up_reader_hold_no_position() -> None:

@@ -144,16 +144,6 @@ def test_a_repository_that_leaves_while_it_catches_up_has_no_reader_any_more(ben
     assert following.work.drops > run
 
 
-def test_a_deletion_that_follows_in_the_stream_is_not_carried_out_before_it_comes(bench: Bench) -> None:
-    chain = Chain("r")
-    applied(bench, chain)
-    pushed, deleted = chain.next(), chain.next(Type.DELETED)
-    say(bench, deleted, deleted=True)
-    assert leaves(bench) == []
-    bench.read(pushed, deleted)
-    assert [item.event.seq for item in bench.pool.given[-1].busy.items] == [2, 3]
-
-
 def test_the_note_of_a_detached_repository_goes_with_it(bench: Bench) -> None:
     chain = Chain("other/r")
     applied(bench, chain)

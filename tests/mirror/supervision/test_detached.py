@@ -91,19 +91,6 @@ def test_a_reader_reads_on_once_most_of_what_it_brought_is_applied(
     assert read_on
 
 
-def test_what_rests_longer_than_an_earlier_alarm_said_is_left_alone(bench: Bench) -> None:
-    first = Chain("r").next()
-    bench.read(first)
-    bench.applied(first)
-    bench.detach(first.repository, Reason.CORRUPT, "damaged")
-    following = bench.mirror.state.table.get(first.repository)
-    assert following is not None
-    bench.mirror.state.carry_out(following, following.rest(until=bench.clock.monotonic() + 1000.0))
-    bench.passes(100)
-    assert (following.phase, following.work.is_resting) == (Phase.WAITING, True)
-    assert [note.attempts for note in bench.notes.detached()] == [0]
-
-
 def test_the_event_that_is_applied_is_not_queued_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = Chain("r").take(2)
     following, _ = catch_up(bench, monkeypatch, first)

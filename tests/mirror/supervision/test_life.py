@@ -8,7 +8,7 @@ import pytest
 
 from hgext.vcsreplicator.mirror.checkpoint import before_first
 from hgext.vcsreplicator.mirror.notes import Detached
-from hgext.vcsreplicator.mirror.supervision.life import Deed, needed_repair
+from hgext.vcsreplicator.mirror.supervision.life import Deed, needs_repair
 from hgext.vcsreplicator.mirror.supervision.values import InTrouble, Moment, Phase
 from hgext.vcsreplicator.words.records import Reason
 from hgext.vcsreplicator.words.retry import Backoff
@@ -26,17 +26,17 @@ def note(reason: Reason, *, attempts: int = 1, offset: int = 7) -> Detached:
 
 @pytest.mark.parametrize("reason", [Reason.SLOW, Reason.LOCKED, Reason.CRASHED, Reason.DISK, Reason.UNKNOWN_VERSION])
 def test_what_only_took_time_is_read_again_without_the_master(reason: Reason) -> None:
-    assert needed_repair(note(reason, attempts=9)) is None
+    assert not needs_repair(note(reason, attempts=9))
 
 
 def test_a_gap_is_read_again_once_before_the_master_is_asked() -> None:
-    assert needed_repair(note(Reason.GAP, attempts=1)) is None
-    assert needed_repair(note(Reason.GAP, attempts=2)) is Reason.GAP
+    assert not needs_repair(note(Reason.GAP, attempts=1))
+    assert needs_repair(note(Reason.GAP, attempts=2))
 
 
 @pytest.mark.parametrize("reason", [Reason.CORRUPT, Reason.DIVERGED, Reason.BLOB_MISSING, Reason.EXPIRED])
 def test_damage_is_repaired_from_the_master_at_once(reason: Reason) -> None:
-    assert needed_repair(note(reason)) is reason
+    assert needs_repair(note(reason))
 
 
 @pytest.mark.parametrize("reason", [Reason.FORK, Reason.REFUSED, Reason.UNKNOWN_VERSION])

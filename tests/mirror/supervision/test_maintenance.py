@@ -189,15 +189,6 @@ def test_a_detached_repository_is_not_read_through_and_keeps_its_reason(bench: B
     assert [note.reason for note in bench.notes.detached()] == [Reason.FORK]
 
 
-def test_a_level_that_a_check_read_while_work_went_on_is_not_believed(bench: Bench) -> None:
-    first, second, third = Chain("r").take(3)
-    for event in (first, second):
-        apply(bench, event)
-    bench.read(third)
-    bench.mirror.maintenance.take_checked(Checked(repository=first.repository, problem=None, lower=checkpoint(first)))
-    assert bench.notes.detached() == []
-
-
 def test_a_level_that_went_down_is_read_again_from_the_beginning_of_the_log(bench: Bench) -> None:
     first, second = Chain("r").take(2)
     for event in (first, second):

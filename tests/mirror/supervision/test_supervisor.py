@@ -421,16 +421,6 @@ def test_a_heal_request_of_a_newer_version_is_left_to_it(bench: Bench) -> None:
     assert [request.kind for request in bench.notes.requests.list_open()] == ["polish"]
 
 
-def test_a_heal_request_for_a_busy_repository_of_the_stream_is_granted(bench: Bench) -> None:
-    [event] = Chain("r").take(1)
-    bench.read(event)
-    bench.notes.request_heal(event.repository, who="dana", now=1.0)
-    bench.mirror.turn(0)
-    bench.clock.advance(5.0)
-    bench.mirror.turn(0)
-    assert bench.notes.detached()[0].note == "an operator asked for a new copy"
-
-
 @pytest.mark.parametrize("end", ["in trouble", "dead"])
 @pytest.mark.parametrize("releases", [False, True])
 def test_a_new_copy_that_was_requested_is_made_though_the_task_under_way_ends_badly(
@@ -1236,16 +1226,6 @@ def test_a_reader_is_never_far_ahead_of_the_supervisor(bench: Bench) -> None:
         source.join(60)
 
 
-def test_a_repository_that_is_detached_anew_leaves_its_reader_to_others(bench: Bench) -> None:
-    [event] = Chain("r").take(1)
-    bench.read(event)
-    bench.applied(event)
-    catching_up(bench, event)
-    assert [*bench.mirror.readers._running] == [event.repository]
-    bench.detach(event.repository, Reason.DIVERGED, "differs")
-    assert [*bench.mirror.readers._running] == []
-
-
 def test_what_a_reader_brought_before_its_repository_was_detached_anew_is_not_taken(bench: Bench) -> None:
     first, _, third = Chain("r").take(3)
     bench.read(first)
@@ -1255,7 +1235,7 @@ def test_what_a_reader_brought_before_its_repository_was_detached_anew_is_not_ta
     late = bench.record(EVENTS, third.repository, wire.encode(third))
     bench.mirror.receive(ReadRecords(records=[late], positions={(EVENTS, 0): 99}, follows=following.id, run=run))
     assert following.phase is Phase.CATCHING_UP
-    assert not bench.mirror.state.backlog.has(following.id)
+    assert not bench.mirror.state.backlog.size(following.id)
     bench.mirror.readers.close()
 
 
@@ -1277,7 +1257,7 @@ def test_an_event_of_an_unknown_version_waits_for_the_upgrade_also_when_it_is_me
     bench.mirror.receive(read)
     [note] = bench.notes.detached()
     assert (note.reason, following.phase) == (Reason.UNKNOWN_VERSION, Phase.WAITING)
-    assert not bench.mirror.state.backlog.has(following.id)
+    assert not bench.mirror.state.backlog.size(following.id)
 
 
 def test_a_release_that_is_stuck_is_tried_again_with_the_next_state(bench: Bench) -> None:
@@ -1289,16 +1269,6 @@ def test_a_release_that_is_stuck_is_tried_again_with_the_next_state(bench: Bench
     put(following, is_release_stuck=True)
     bench.records(bench.record(STATE, first.repository, to_json(state_of(second))))
     assert not following.trouble.is_release_stuck
-
-
-def test_a_repair_that_takes_long_is_not_slow_work(bench: Bench) -> None:
-    bench.break_down()
-    bench.passes(2)
-    repair = bench.pool.given[-1]
-    bench.passes(round(bench.settings.slow_after) + 2)
-    assert bench.pool.given[-1] is repair
-    [note] = bench.notes.detached()
-    assert note.reason is Reason.DIVERGED
 
 
 def test_a_backup_shows_a_repository_that_was_replaced_up_to_its_last_event(bench: Bench) -> None:

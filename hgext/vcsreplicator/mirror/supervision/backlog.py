@@ -29,23 +29,19 @@ class Backlog:
         self._queues: dict[str, deque[tuple[ReadEvent, bool]]] = {}
         self._sizes: dict[str, int] = {}
 
-    def read(self, partition: int, offset: int) -> None:
-        """Pass the position of a record that was read, unless `add` holds it."""
-        self._next[partition] = offset + 1
+    def read_to(self, partition: int, position: int) -> None:
+        """Go on at this position: the records before it were read, or the log lost them."""
+        self._next[partition] = position
 
     def add(self, repository: str, item: ReadEvent, *, tracked: bool = True) -> None:
         """Queue an event; a tracked one holds its partition's position until it is done."""
         if tracked:
-            self._next[item.partition] = item.offset + 1
+            self.read_to(item.partition, item.offset + 1)
             self._open[item.partition][item.offset] = None
             self.tracked_bytes += item.size
         self._queues.setdefault(repository, deque()).append((item, tracked))
         self._sizes[repository] = self._sizes.get(repository, 0) + item.size
         self.bytes += item.size
-
-    def skip(self, partition: int, offset: int) -> None:
-        """Go on at this offset: the log lost the records before it, or was re-created."""
-        self._next[partition] = offset
 
     def queued_from(self, partition: int, offset: int) -> list[str]:
         """Return the repositories whose events hold the position at this offset or later."""
@@ -83,9 +79,6 @@ class Backlog:
     def drop(self, repository: str) -> None:
         """Remove all events of a repository; a durable note says where to read again."""
         self.finish(repository, len(self._queues.get(repository, ())))
-
-    def has(self, repository: str) -> bool:
-        return repository in self._queues
 
     def is_worked_off(self, repository: str) -> bool:
         """Return whether no event of a catch-up reader is queued."""

@@ -64,7 +64,7 @@ class CatchUpReaders:
             self._start_next()
 
     def advance(self, following: Following, position: int) -> None:
-        """Note that everything before this position has arrived."""
+        """Record that everything before this position has arrived."""
         each = self._running.get(following.id)
         if each is not None and position > each.position:
             each.position, each.asked = position, None

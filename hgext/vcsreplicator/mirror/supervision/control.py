@@ -77,7 +77,7 @@ class Control:
         self._learn(state)
 
     def _renew_fresh(self) -> None:
-        """Note that the aggregator was heard, by this machine's clock and no other."""
+        """Record that the aggregator was heard, by this machine's clock and no other."""
         now = self._clock.now()
         metrics.AGGREGATOR_BEAT.set(now)
         try:

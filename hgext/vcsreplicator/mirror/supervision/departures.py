@@ -72,8 +72,8 @@ class Departures:
         is_over = state is not None and state.incarnation == event.incarnation and event.seq <= state.seq
         return is_over and not self._membership.is_backup and self._table.get(event.repository) is None
 
-    def note_ack_of_deleted(self, acked: Ack) -> bool:
-        """Note an ack of a deleted repository; False if it is not, or came back."""
+    def remember_ack(self, acked: Ack) -> bool:
+        """Remember a deleted repository's ack; False if it is not deleted, or came back."""
         deleted = self._deleted.get(acked.repository)
         if deleted is None or acked.incarnation not in ("", deleted.incarnation):
             return False

@@ -2,7 +2,7 @@
 """Repositories in trouble, and their way back to the stream.
 
 They are detached, so that everything else goes on, then repaired, caught up and joined. A note about the repository is durable
-before anything relies on what it says.
+before anything relies on it.
 """
 
 import contextlib
@@ -72,7 +72,7 @@ class Detachments:
     def _write_note(self, following: Following) -> None:
         """Write the planned note, then stop following the stream; nothing before.
 
-        Log lines name the event that could not be applied, or else the last one that was: then `applied` is its sequence.
+        Log lines name the event that could not be applied, or else the last applied event: then `applied` is its sequence.
         """
         written = following.trouble.unwritten_note
         assert written is not None

@@ -56,7 +56,10 @@ class TaskDispatch:
             return
         following.change(following.run(is_running=False))
         if answer is None:
-            self._take_death(following, task, hung=answered.worker.is_killed)
+            logger.warning("worker died", **task.names)
+            metrics.DIED.inc()
+            note = "its worker hung" if answered.worker.is_killed else "its worker died"
+            self._take_trouble(following, task, Trouble(reason=Reason.CRASHED, note=note, passing=True), done=0)
         elif isinstance(answer, TaskOutcome):
             self._apply_outcome(following, task, answer)
 
@@ -85,21 +88,15 @@ class TaskDispatch:
         )
 
     def _next_items(self, following: Following) -> tuple[ReadEvent, ...]:
-        """Return the oldest events for one task; one with a bundle to fetch goes alone."""
+        """Return the oldest events for one task; a bundle to fetch goes alone."""
         count = 1 if following.work.takes_single_events else self._settings.batch_events
         items = self._backlog.peek(following.id, events=count, size=self._settings.batch_bytes)
         if not items or not items[0].inline:
             return items[:1]
         return items[: next((number for number, item in enumerate(items) if not item.inline), len(items))]
 
-    def _take_death(self, following: Following, task: Task, *, hung: bool) -> None:
-        logger.warning("worker died", **task.names)
-        metrics.DIED.inc()
-        note = "its worker hung" if hung else "its worker died"
-        self._take_trouble(following, task, Trouble(reason=Reason.CRASHED, note=note, passing=True), done=0)
-
     def _apply_outcome(self, following: Following, task: Task, outcome: TaskOutcome) -> None:
-        """Take what a task left: each line is one stop on the way.
+        """Take the outcome of a task: each line is one stop on the way.
 
         They are disk, queue, deletion, trouble or success, then whether the repository leaves, its ack, and more work.
         """

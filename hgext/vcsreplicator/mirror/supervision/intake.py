@@ -29,7 +29,7 @@ logger = structlog.get_logger()
 
 
 class Intake:
-    """Takes the stream reader's records; one that fails only becomes a reject."""
+    """Takes the stream reader's records; a record that fails only becomes a reject."""
 
     def __init__(self, state: State, control: Control, departures: Departures, detachments: Detachments) -> None:
         self._state = state
@@ -39,7 +39,7 @@ class Intake:
         self._control, self._departures, self._detachments = control, departures, detachments
 
     def take_record(self, record: Record) -> None:
-        """Take a record of `events`, `state` or `roster`; reject one that never works."""
+        """Take a record of `events`, `state` or `roster`, or reject it if it never works."""
         try:
             if record.topic == EVENTS:
                 self._accept_event(record)
@@ -65,12 +65,12 @@ class Intake:
             for repository in self._backlog.queued_from(partition, offset):
                 if (following := self._table.get(repository)) is not None:
                     self._state.carry_out(following, following.drop_events())
-            self._backlog.skip(partition, offset)
+            self._backlog.read_to(partition, offset)
         for following in self._table:
             self._acks.send_again(following)
 
     def _accept_event(self, record: Record) -> None:
-        self._backlog.read(record.partition, record.offset)
+        self._backlog.read_to(record.partition, record.offset + 1)
         item = checked_event(record, self._backlog.partitions)
         if item is None or self._departures.is_past(item.event) or not self._is_carried(item):
             return

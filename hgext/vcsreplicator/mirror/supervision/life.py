@@ -94,7 +94,7 @@ class Following:
         self.trouble, self.work = transition.trouble or self.trouble, transition.work or self.work
         return transition.todo
 
-    # What the state says.
+    # Questions.
 
     @property
     def path(self) -> str:
@@ -142,7 +142,7 @@ class Following:
     def listens(self, run: int | None = None) -> bool:
         """Return whether it takes records of the stream, or of this run's reader.
 
-        A reader's records behind a note that is not written yet are read again.
+        A reader's records are refused while a note is not written yet: they are read again.
         """
         if run is None:
             return self.phase in (Phase.STREAM, Phase.JOINING)
@@ -165,7 +165,7 @@ class Following:
         return checkpoint.offset + 1
 
     def is_at(self, event: Event) -> bool:
-        """Return whether the event is the last one that was applied."""
+        """Return whether the event is the last applied event."""
         checkpoint = self.checkpoint
         return checkpoint is not None and (checkpoint.id, checkpoint.incarnation) == (event.id, event.incarnation)
 
@@ -190,7 +190,7 @@ class Following:
         return transition if note.reason is Reason.FORK else self.rest(until=now, after=transition)
 
     def find_ack(self, acked: Ack, *, moment: Moment) -> Transition:
-        """Begin with the last ack: detach what is less than it was, or has lost its note."""
+        """Begin with the last ack: detach the repository if it has less, or lost its note."""
         log, last = replace(self.log, sent_ack=acked), self.checkpoint
         is_less = last is None or (last.incarnation == acked.incarnation and last.seq < acked.applied)
         if self.phase is not Phase.STREAM or not (is_less or acked.detached is not None):
@@ -243,23 +243,23 @@ class Following:
             return Transition(trouble=replace(trouble, is_release_stuck=False), todo=(Deed.QUEUE,))
         if not work.is_resting or now < work.rests_until:
             return Transition()
-        todo: tuple[Deed, ...] = (Deed.QUEUE,)
+        todo: tuple[Deed, ...] = ()
         if trouble.unwritten_note is not None:
-            todo = (Deed.WRITE_NOTE, Deed.QUEUE)
-        elif self.phase is Phase.JOINING and is_worked_off:
-            todo = (Deed.REJOIN, Deed.QUEUE)
-        elif self.phase is Phase.WAITING and work.is_running:
-            return self.rest(until=now + TASK_AGAIN)
+            todo = (Deed.WRITE_NOTE,)
         elif self.phase is Phase.WAITING:
-            todo = (Deed.ATTEMPT, Deed.QUEUE)
-        return Transition(work=replace(work, is_resting=False), todo=todo)
+            if work.is_running:
+                return self.rest(until=now + TASK_AGAIN)
+            todo = (Deed.ATTEMPT,)
+        elif self.phase is Phase.JOINING and is_worked_off:
+            todo = (Deed.REJOIN,)
+        return Transition(work=replace(work, is_resting=False), todo=(*todo, Deed.QUEUE))
 
-    # What is on disk.
+    # The disk.
 
     def adopt(self, outcome: TaskOutcome, *, now: float, has_ended: bool) -> Transition:
-        """Take over what a task left on the disk.
+        """Take over the disk after a task.
 
-        With `has_ended` all of it was released long ago.
+        With `has_ended` everything there was released long ago.
         """
         before, after, log = self.checkpoint, outcome.checkpoint, self.log
         if after is not None and before is not None and after.path != before.path:
@@ -274,7 +274,7 @@ class Following:
             folder=outcome.folder,
             checkpoint=after,
             serving=outcome.serving,
-            # A repair also changes what is served, and says no time: it was just now. A time stays with its level.
+            # A repair may change the served sequence and says no time: it was just now. A time stays with its sequence.
             served_at=outcome.served_at or (self.disk.served_at if is_same_level else now),
             floor=outcome.floor,
         )
@@ -450,7 +450,7 @@ class Following:
         return Transition(trouble=replace(self.trouble, heal_requests=requests))
 
     def retry(self, *, now: float) -> Transition:
-        """Retry what was refused: another repository no longer takes its path."""
+        """Retry a refused repository: another repository no longer takes its path."""
         is_refused = self.note is not None and self.note.reason is Reason.REFUSED
         return self.rest(until=now) if is_refused and self.phase is Phase.WAITING else Transition()
 
@@ -464,11 +464,11 @@ class Following:
     def heal(self, *, end: int) -> Transition:
         """Begin a repair, or read if that may be enough.
 
-        `end` is the offset behind what was read. The master is ahead of everything before it: expired or unreadable records there
-        are not needed.
+        `end` is the offset behind the last record read. The master is ahead of everything before it: expired or unreadable records
+        there are not needed.
         """
         assert self.note is not None
-        if needed_repair(self.note) is None:
+        if not needs_repair(self.note):
             return Transition(work=_read(self.work), todo=(Deed.START_READER, Deed.QUEUE))
         return Transition(work=replace(_enter(self.work, Phase.HEALING), repaired_to=end), todo=(Deed.QUEUE,))
 
@@ -523,11 +523,9 @@ def follow(repository: str, path: str) -> Following:
     return Following(id=repository, disk=OnDisk(path=path))
 
 
-def needed_repair(note: Detached) -> Reason | None:
-    """Return the reason for a repair by the master; None if reading may be enough."""
-    if note.reason not in NEEDS_REPAIR or (note.reason is Reason.GAP and note.attempts <= 1):
-        return None
-    return note.reason
+def needs_repair(note: Detached) -> bool:
+    """Return whether the master must repair it; False if reading may be enough."""
+    return note.reason in NEEDS_REPAIR and not (note.reason is Reason.GAP and note.attempts <= 1)
 
 
 def _enter(work: AtWork, phase: Phase) -> AtWork:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Work that no push waits for.
 
-It is reading repositories through, removing what was set aside, and filling caches.
+It is reading repositories through, removing old set-aside copies, and filling caches.
 """
 
 import structlog
@@ -33,7 +33,7 @@ class Maintenance:
         # Repositories whose caches are cold, in the order in which they became so → whether the lock on the disk must be changed
         # too, and since when they are cold.
         self._to_warm: dict[str, tuple[bool, float]] = {}
-        # Repositories that are not read through yet in this round, and those that changed while they were read.
+        # Repositories that are not read through yet in this round, and repositories that changed while they were read.
         self._unchecked: list[str] = []
         self._undecided: set[str] = set()
         self._sweep_at = self._clock.monotonic() + self._settings.beat_interval
@@ -77,7 +77,7 @@ class Maintenance:
             self._pool.give(worker, task, self._clock.monotonic())
 
     def _find_cold(self) -> str | None:
-        """Return the repository that is cold longest, of those that may be warmed now."""
+        """Return the longest cold repository that may be warmed now."""
         cold_since = self._clock.monotonic() - WARM_AFTER
         for repository, (_, since) in self._to_warm.items():
             if since > cold_since:

@@ -52,15 +52,20 @@ class Startup:
     def settle(self, acks: Mapping[str, Ack]) -> None:
         """Reconcile the repositories found with the notes and the last acks.
 
-        Detaches the repositories that the notes say are detached, and those that have less than they had. Then acknowledges and
+        Detaches the repositories that have a note, and repositories that have less than they had. Then acknowledges and
         queues everything.
         """
         for repository, last in self._moved_aside.items():
             if self._lacks_deletion(acks.get(repository), last):
                 self._departures.acknowledge_again(last)
-        self._take_notes()
+        for note in self._notes.detached():
+            if note.repository in self._moved_aside:
+                self._notes.rejoin(note.repository)
+                continue
+            following = self._table.get_or_add(note.repository, note.path)
+            self._state.carry_out(following, following.find_note(note, now=self._clock.monotonic()))
         for repository, acked in acks.items():
-            if not self._departures.note_ack_of_deleted(acked) and acked.applied > 0:
+            if not self._departures.remember_ack(acked) and acked.applied > 0:
                 following = self._table.get_or_add(repository, "")
                 moment = self._state.find_moment(following)
                 self._state.carry_out(following, following.find_ack(acked, moment=moment))
@@ -100,11 +105,3 @@ class Startup:
         if acked is None or acked.incarnation not in ("", last.incarnation):
             return False
         return min(acked.applied, acked.serving) < last.seq or acked.detached is not None
-
-    def _take_notes(self) -> None:
-        for note in self._notes.detached():
-            if note.repository in self._moved_aside:
-                self._notes.rejoin(note.repository)
-                continue
-            following = self._table.get_or_add(note.repository, note.path)
-            self._state.carry_out(following, following.find_note(note, now=self._clock.monotonic()))

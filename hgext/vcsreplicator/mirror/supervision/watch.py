@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Workers that take too long.
 
-Their repository is detached, a replacement is started, and one that hangs is killed.
+Their repository is detached, a replacement is started, and a worker that hangs is killed.
 """
 
 import structlog
@@ -15,7 +15,7 @@ from .state import State
 # pushes leave some for small work; repairs and checks take long by nature, and are replaced only if they hang.
 REPLACEMENT_LIMITS = {Lane.LIGHT: 8, Lane.HEAVY: 6, Lane.REPAIR: 0, Lane.CHECK: 0}
 
-# Seconds after which another worker is started beside one that is not ready yet.
+# Seconds after which another worker is started beside a worker that is not ready yet.
 START_SLOW = 5.0
 
 # Seconds after which a worker that is not ready yet is killed.
