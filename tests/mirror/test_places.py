@@ -400,7 +400,9 @@ def test_a_copy_of_a_repository_at_its_path_is_named_as_what_it_is(mirror: Mirro
     trouble = mirror.perform(OLD, mirror.url, released=3).trouble
     assert trouble is not None
     assert trouble.reason is Reason.REFUSED
-    assert trouble.note == f"{copy} is another copy of the repository in {mirror.url}: move one of them out of the root"
+    assert (
+        trouble.note == f"{copy} is another copy of the repository in {mirror.url}: move either of them out of the root"
+    )
     assert (mirror.at(copy), mirror.at(mirror.url)) == (
         (OLD, renamed.seq if copied == "behind its rename" else 2, 0),
         (OLD, 3, 1),

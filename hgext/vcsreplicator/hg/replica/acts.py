@@ -30,7 +30,7 @@ def carry_out(repo: localrepository, checkpoint: Checkpoint, item: ReadEvent, no
     """Carry out an event on an open, locked repository; raises Diverged."""
     event = item.event
     if advance(checkpoint.digest, event.type, event.changes) != event.digest:
-        raise Diverged(f"event {event.seq} of {event.path}: its digest does not follow from the one before")
+        raise Diverged(f"event {event.seq} of {event.path}: its digest does not follow from the digest before")
     if event.type is Type.STRIPPED:
         _strip(repo, checkpoint, event)
     elif event.type is Type.CENSORED:

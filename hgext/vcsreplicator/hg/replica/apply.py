@@ -172,7 +172,7 @@ class _BoundedEngine:
         self._engine, self._limit = engine, limit
 
     def decompressorreader(self, file: IO[bytes]) -> "_LimitedFile":
-        """Open what is packed in `file`."""
+        """Open the unpacked content of `file`."""
         is_packed = self._engine.name() != b"none"
         return _LimitedFile(self._engine.decompressorreader(_SlowFile(file) if is_packed else file), self._limit)
 
@@ -210,4 +210,4 @@ def _describe_difference(event: Event, observed: Changes, tip: Any) -> str:
     for name in ("added", "heads_added", "heads_removed", "phases", "bookmarks", "markers_sha256"):
         if getattr(expected, name) != getattr(observed, name):
             return f"{name}: expected {str(getattr(expected, name))[:300]}, found {str(getattr(observed, name))[:300]}"
-    return "the changes are those of the event, but lead to another digest"
+    return "the changes are as the event says, but lead to another digest"

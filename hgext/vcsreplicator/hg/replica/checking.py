@@ -104,7 +104,7 @@ def _check_in_place(repositories: OpenRepositories, wanted: Check) -> Checked:
         if is_still:
             _restore_settings(repo, checkpoint)
         if is_still and (seen := _read_shown(repo)) is not None:
-            before = _observe_store(wanted.folder)  # its lock is what has changed
+            before = _observe_store(wanted.folder)  # only its lock has changed
             shown = (wanted.serving, seen) if seen < wanted.serving else None
     except MemoryError:
         problem, is_spent = OUT_OF_MEMORY, True
@@ -121,14 +121,14 @@ def _check_in_place(repositories: OpenRepositories, wanted: Check) -> Checked:
 
 
 def _compare_bookmarks(repo: localrepository, checkpoint: Checkpoint | None) -> str | None:
-    """Return what is wrong with the bookmarks, if every event is released.
+    """Return the problem of the bookmarks, if every event is released.
 
-    They are in two files then: one of them was lost, or replaced by an older copy.
+    They are in two files then: either file was lost, or replaced by an older copy.
     """
     shown = watermark.read_watermark(repo.vfs)
     if checkpoint is None or shown is None or shown.seq != checkpoint.seq or not shown.fits(repo):
         return None
-    return None if watermark.shows_present_bookmarks(repo) else "its bookmarks are not those of its release"
+    return None if watermark.shows_present_bookmarks(repo) else "its bookmarks differ from its release"
 
 
 def _restore_settings(repo: localrepository, checkpoint: Checkpoint | None) -> None:
@@ -147,7 +147,7 @@ def _restore_settings(repo: localrepository, checkpoint: Checkpoint | None) -> N
 
 
 def _find_lost_pushes(repo: localrepository, checkpoint: Checkpoint | None) -> str | None:
-    """Return what is wrong if the pushlog ends before the newest push applied.
+    """Return the problem of a pushlog that ends before the newest push applied.
 
     Its files are older copies, or lost. A strip or a rollback leaves no such difference: a stripped push keeps its id, and the
     checkpoint is rolled back with the pushlog.

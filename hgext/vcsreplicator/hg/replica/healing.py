@@ -201,9 +201,9 @@ def _compare(
 
 
 def _keep_serving(repo: localrepository, folder: str, newest: Checkpoint) -> None:
-    """Have the copy show what the repository in `folder` shows.
+    """Have the copy show the release that the repository in `folder` shows.
 
-    The copy is at `newest`. If something else than a file has the name of the former's bookmarks, these are lost, and the copy
+    The copy is at `newest`. If something else than a file has the name of the former bookmarks, these are lost, and the copy
     shows nothing until its own release.
     """
     former = vfs.vfs(os.fsencode(os.path.join(folder, ".hg")))

@@ -51,15 +51,15 @@ class LockedPlace:
         with self._lock_store(old) as store:
             with _raising_busy(target):
                 os.rename(old, new)
-            self._note_move(target, name, store)
+            self._follow_move(target, name, store)
 
     def exchange(self, made: str) -> None:
         """Put the `.hg` in `made` in place of this one, which is then there, in one step."""
         with self._lock_store(os.path.join(self.folder, self._name)) as store:
             _exchange_names(os.path.join(made, ".hg"), os.path.join(self.folder, self._name))
-            self._note_move(made, ".hg", store)
+            self._follow_move(made, ".hg", store)
 
-    def _note_move(self, folder: str, name: str, store: lock.lock | None) -> None:
+    def _follow_move(self, folder: str, name: str, store: lock.lock | None) -> None:
         self.folder, self._name = folder, name
         place = os.path.join(folder, name)
         if self._wlock is not None:
@@ -166,10 +166,9 @@ def install(made: str, root: str, folder: str) -> None:
 
 
 def exchange(made: str, root: str, folder: str, held: LockedPlace | None) -> None:
-    """Put the repository in `made` in place of the one `held`.
+    """Exchange the repository in `made` with the repository `held`, in one step.
 
-    The one `held` is in `made` afterwards. If none is held, the repository is moved to `folder`; raises Busy if one is there by
-    now.
+    If none is held, the repository in `made` is moved to `folder`; raises Busy if a repository is there by now.
     """
     check_inside(root, folder)
     if held is not None:
@@ -226,7 +225,7 @@ def _exchange_names(new: str, old: str) -> None:
 
 
 def prune(state: str, root: str, folder: str) -> None:
-    """Remove the empty folder and empty ones above it, but none of the mirror's own."""
+    """Remove the empty folder and empty folders above it, except the mirror's own."""
     own = {os.path.realpath(each) for each in (root, state, *(os.path.join(state, name) for name in _OWN_FOLDERS))}
     with contextlib.suppress(OSError):
         while os.path.realpath(folder) not in own:
@@ -246,25 +245,25 @@ def _make_folder(folder: str) -> None:
 
 
 def remove_old(state: str, now: float, age: float) -> tuple[str, ...]:
-    """Remove for good the copies that were set aside `age` seconds ago.
+    """Remove for good each copy that was set aside at least `age` seconds before `now`.
 
-    Returns why copies were not removed.
+    Returns a line for each copy that could not be removed: its path and the error of the system.
     """
-    aside, kept = os.path.join(state, ASIDE), list[str]()
-    with _noting_failure(aside, kept), os.scandir(aside) as entries:
+    aside, failures = os.path.join(state, ASIDE), list[str]()
+    with _collecting_failure(aside, failures), os.scandir(aside) as entries:
         for entry in entries:
-            with _noting_failure(entry.path, kept):
+            with _collecting_failure(entry.path, failures):
                 if entry.stat(follow_symlinks=False).st_mtime <= now - age:
                     shutil.rmtree(entry.path)
-    return tuple(kept)
+    return tuple(failures)
 
 
 @contextlib.contextmanager
-def _noting_failure(path: str, kept: list[str]) -> Iterator[None]:
-    """Note why the block fails for a copy that is still there."""
+def _collecting_failure(path: str, failures: list[str]) -> Iterator[None]:
+    """Add the error of the block to `failures`, unless another worker removed the path."""
     try:
         yield
-    except FileNotFoundError:  # another worker moved or removed it
+    except FileNotFoundError:
         pass
     except OSError as error:
-        kept.append(f"{error.filename or path}: {error.strerror or error}")
+        failures.append(f"{error.filename or path}: {error.strerror or error}")

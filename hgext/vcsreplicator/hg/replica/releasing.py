@@ -93,7 +93,7 @@ def _move_to_path(
 
 
 def refuse_conflict(settings: MirrorSettings, repository: str, path: str, generation: int) -> None:
-    """Raise Halted if this repository can never displace the one at the path."""
+    """Raise Halted if the repository at the path never makes room for this repository."""
     target = settings.local(path)
     if (file := place.find_obstacle(settings.root, target)) is not None:
         raise Halted(Reason.REFUSED, f"path {path!r} cannot be made: {file} is no folder")
@@ -135,7 +135,7 @@ def _may_displace(settings: MirrorSettings, shown: Checkpoint, folder: str, targ
     if found is None or (occupant := found.checkpoint) is None:
         return True
     if occupant.repository == shown.repository:
-        copy = f"{target} is another copy of the repository in {folder}: move one of them out of the root"
+        copy = f"{target} is another copy of the repository in {folder}: move either of them out of the root"
         raise Halted(Reason.REFUSED, copy)
     return _decide_claim(settings, shown.path, shown.generation, occupant, target) is Claim.DISPLACE
 

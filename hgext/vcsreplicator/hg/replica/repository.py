@@ -6,7 +6,7 @@ Their own configuration is not read, and few stay open.
 Rules of this file:
 
 1. Mercurial is made ready once (`prepare`), with the configuration that HGRCPATH names and nothing else: a repository's hgrc is
-   other people's code, and what it loads would stay loaded for the next repository.
+   other people's code, and the extensions it loads would stay loaded for the next repository.
 2. An open repository is reused only while its folder is still the same one on disk; a folder can be swapped at any time.
 3. Evicting collects garbage at once: closed repositories are part of reference cycles.
 """

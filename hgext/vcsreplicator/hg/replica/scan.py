@@ -51,7 +51,7 @@ def is_locked(folder: str) -> bool:
 
 
 def _inspect_all(folder: str, name: str) -> Iterator[FoundRepository]:
-    """Read what is in each subfolder of one of the mirror's own folders."""
+    """Inspect each subfolder of one of the mirror's own folders."""
     with contextlib.suppress(FileNotFoundError):
         for entry in os.scandir(folder):
             if (found := inspect_anyway(entry.path, name)) is not None:
@@ -59,7 +59,7 @@ def _inspect_all(folder: str, name: str) -> Iterator[FoundRepository]:
 
 
 def inspect_anyway(folder: str, name: str = ".hg") -> FoundRepository | None:
-    """Read what is in one folder; damaged is also what this user may not read."""
+    """Inspect a folder; a repository that this user may not read counts as damaged."""
     try:
         return inspect(folder, name)
     except PermissionError as problem:
@@ -73,7 +73,7 @@ def find(settings: MirrorSettings, repository: str) -> FoundRepository | None:
 
 
 def inspect(folder: str, name: str = ".hg") -> FoundRepository | None:
-    """Read what is in one folder; None if it is no repository of a mirror.
+    """Inspect a folder; None if it has no repository of a mirror.
 
     Raises PermissionError if this user may not read it: it may be sound, and a copy must not take its place.
     """
@@ -92,7 +92,7 @@ def inspect(folder: str, name: str = ".hg") -> FoundRepository | None:
 
 
 def _with_served_path(found: FoundRepository) -> FoundRepository:
-    """Read the path of what a repository serves, if newer events are applied.
+    """Read the path at which a repository is served, if newer events are applied.
 
     Reads one record per event that waits for its release; `inspect` reads one in all.
     """

@@ -2,10 +2,10 @@
 """A snapshot: a mirror's repository at exactly one sequence of the master.
 
 The repository is brought there from nothing or from any earlier state. Changesets come in pieces, a transaction each, in the
-master's order; a kill costs the piece at hand. Then one answer of the master, read under its lock, says what the repository is
-after event N: length and tip, phases, bookmarks, markers, pushlog, digest, hgrc. What the changelog still lacks of N is fetched,
-and all the rest, with the checkpoint of N, is written in one transaction. So events up to N are repeats, and N + 1 follows. Nothing
-is shown before N is released (`releasing`).
+master's order; a kill costs the piece at hand. Then one answer of the master, read under its lock, describes the repository
+after event N: length and tip, phases, bookmarks, markers, pushlog, digest, hgrc. The changesets of N that the changelog still lacks
+are fetched, and all the rest, with the checkpoint of N, is written in one transaction. So events up to N are repeats, and N + 1
+follows. Nothing is shown before N is released (`releasing`).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class _MasterState:
         moves = tuple(PhaseMove(phase=phases.get(name, -1), nodes=nodes) for name, nodes in self.phases.items())
         nodes = (self.after.node, *self.bookmarks.values())
         check_changes(Changes(added=None, heads_added=nodes, phases=moves))
-        # A master may have had other names than those of an event before it was one.
+        # A repository may have had names that no event allows, before it became a master.
         if any(not name or b"\n" in local(name) for name in self.bookmarks):
             raise ValueError("bookmarks: expected names of one line each")
 
@@ -192,7 +192,7 @@ def _ask(peer: IPeer, command: bytes, **arguments: bytes) -> StreamAnswer:
     try:
         return StreamAnswer(peer._callstream(command, **arguments))
     except error.Abort as problem:
-        # As when it is opened; elsewhere an Abort is about what the master sent.
+        # As when it is opened; elsewhere an Abort is about the master's answer.
         raise Unavailable(f"{text(peer.url())}: {_describe(problem)}") from problem
 
 
