@@ -42,14 +42,14 @@ def test_damage_is_repaired_from_the_master_at_once(reason: Reason) -> None:
 @pytest.mark.parametrize("reason", [Reason.FORK, Reason.REFUSED, Reason.UNKNOWN_VERSION])
 def test_what_needs_an_operator_is_not_tried_again(reason: Reason) -> None:
     following = following_of("1" * 32, "a", unwritten_note=note(reason))
-    assert following.noted(moment=MOMENT, retries=Backoff()).todo == (Deed.STOP_READER, Deed.ACK)
+    assert following.noted(MOMENT, Backoff()).todo == (Deed.STOP_READER, Deed.ACK)
 
 
 def test_attempts_come_ever_more_slowly() -> None:
     delays = []
     for attempts in range(4):
         following = following_of("1" * 32, "a", unwritten_note=note(Reason.LOCKED, attempts=attempts))
-        following.change(following.noted(moment=MOMENT, retries=Backoff(first=1, longest=5)))
+        following.change(following.noted(MOMENT, Backoff(first=1, longest=5)))
         delays.append(following.work.rests_until - MOMENT.now)
     assert delays == [1, 2, 4, 5]
 
@@ -98,9 +98,9 @@ def test_only_what_is_carried_lacks_a_history_that_replaced_the_mirrors_own() ->
 
 def test_a_repository_stays_in_its_phase_until_its_note_is_durable() -> None:
     following = following_of("1" * 32, "a")
-    assert following.change(following.plan_note(Reason.GAP, "lost", moment=MOMENT)) == (Deed.WRITE_NOTE,)
+    assert following.change(following.plan_note(MOMENT, Reason.GAP, "lost")) == (Deed.WRITE_NOTE,)
     assert (following.phase, following.note) == (Phase.STREAM, None)
-    assert following.change(following.noted(moment=MOMENT, retries=Backoff()))[0] is Deed.STOP_READER
+    assert following.change(following.noted(MOMENT, Backoff()))[0] is Deed.STOP_READER
     assert (following.work.phase, following.trouble.unwritten_note) == (Phase.WAITING, None)
 
 
@@ -108,5 +108,5 @@ def test_a_task_that_succeeds_ends_the_count_of_its_troubles() -> None:
     following = following_of(
         "1" * 32, "a", note=note(Reason.DIVERGED), tries=2, troubled_since=1.0, is_release_stuck=True
     )
-    step = following.succeed(is_worked_off=True, has_room=True, is_carried=True, moment=MOMENT)
+    step = following.succeed(MOMENT, is_carried=True)
     assert step.trouble == InTrouble(note=note(Reason.DIVERGED))

@@ -66,8 +66,7 @@ class Detachments:
 
         `offset` is the resume point if nothing of the repository is queued (None: behind the last record read).
         """
-        moment = self._state.find_moment(following)
-        self._state.carry_out(following, following.plan_note(reason, note, moment=moment, offset=offset))
+        self._state.send(following, Following.plan_note, reason, note, offset=offset)
 
     def _write_note(self, following: Following) -> None:
         """Write the planned note, then stop following the stream; nothing before.
@@ -85,13 +84,11 @@ class Detachments:
             named = written.path or written.repository
             problem = f"{self._settings.folder}: {error}; {named}: {written.reason.value} {written.note}"
             logger.error("note not written", **names, folder=self._settings.folder, reason=str(error))
-            moment = self._state.find_moment(following)
-            self._state.carry_out(following, following.keep_unwritten(problem, moment=moment))
+            self._state.send(following, Following.keep_unwritten, problem)
             return
         logger.warning("detached", **names, applied=following.level, reason=written.reason.value, note=written.note)
         metrics.DETACHED_TOTAL.labels(written.reason.value).inc()
-        moment = self._state.find_moment(following)
-        self._state.carry_out(following, following.noted(moment=moment, retries=self._retries))
+        self._state.send(following, Following.noted, self._retries)
         failure = f"{FAILED}{written.reason.value}: {written.note}"
         try_to_write(functools.partial(self._answer_requests, following, failure))
 
@@ -103,18 +100,14 @@ class Detachments:
 
     def find_silent_gaps(self, ends: Ends) -> None:
         """Detach repositories that lack events though everything in the log is read."""
-        for following in self._table:
-            incarnation, expected = ends.expected.get(following.id, (None, 0))
-            moment = self._state.find_moment(following)
-            if moment.queued is None and moment.end >= ends.ends[moment.partition]:
-                self._state.carry_out(following, following.miss(incarnation, expected, moment=moment))
+        for repository, expected in ends.expected.items():
+            if (following := self._table.get(repository)) is not None:
+                self._state.send(following, Following.miss, *expected, ends.ends)
 
     def wake(self, repository: str) -> None:
         """Take the step that the repository rested for, unless another step began."""
-        following, now = self._table.get(repository), self._clock.monotonic()
-        if following is not None:
-            is_worked_off = self._backlog.is_worked_off(repository)
-            self._state.carry_out(following, following.wake(now=now, is_worked_off=is_worked_off))
+        if (following := self._table.get(repository)) is not None:
+            self._state.send(following, Following.wake)
 
     def take_up_requests(self) -> None:
         """Take up the heal requests of operators.
@@ -138,12 +131,7 @@ class Detachments:
         partition = following.note.partition
         position = read.positions[EVENTS, partition]
         self._readers.advance(following, position)
-        brought = following.advance(
-            has_read_all=position >= self._backlog.next(partition),
-            is_worked_off=self._backlog.is_worked_off(following.id),
-            has_room=self._backlog.size(following.id) < self._settings.repository_buffer_bytes,
-        )
-        self._state.carry_out(following, brought)
+        self._state.send(following, Following.advance, has_read_all=position >= self._backlog.next(partition))
 
     def take_loss(self, lost: ExpiredPosition) -> None:
         """Detach again a repository whose resume point the log no longer holds."""
@@ -191,10 +179,8 @@ class Detachments:
             return
         if not following.can_take_up(request.id):
             return
-        begun = following.request(moment=self._state.find_moment(following))
-        if not begun.todo:
+        if not self._state.send(following, Following.request):
             logger.info("is being healed already", **following.names)
-        self._state.carry_out(following, begun)
         if following.trouble.unwritten_note is None:
             following.change(following.hold_requests((*following.trouble.heal_requests, request.id)))
 

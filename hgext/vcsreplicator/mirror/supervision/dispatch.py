@@ -131,17 +131,11 @@ class TaskDispatch:
     def _take_success(self, following: Following) -> None:
         if following.phase is Phase.HEALING:
             logger.info("healed", **following.names)
-        success = following.succeed(
-            is_worked_off=self._backlog.is_worked_off(following.id),
-            has_room=self._backlog.size(following.id) < self._settings.repository_buffer_bytes // 4,
-            is_carried=self._membership.carries(following.master_path),
-            moment=self._state.find_moment(following),
-        )
-        self._state.carry_out(following, success)
+        is_carried = self._membership.carries(following.master_path)
+        self._state.send(following, Following.succeed, is_carried=is_carried)
 
     def _take_trouble(self, following: Following, task: Task, trouble: Trouble, *, done: int) -> None:
-        moment, patience = self._state.find_moment(following), self._settings.slow_after
-        self._state.carry_out(following, following.suffer(task, trouble, done=done, moment=moment, patience=patience))
+        self._state.send(following, Following.suffer, task, trouble, done=done, patience=self._settings.slow_after)
 
     def _deletion_of_unknown(self, task: Task, outcome: TaskOutcome) -> Checkpoint | None:
         """Return the checkpoint after a deletion of what never was here; else None."""

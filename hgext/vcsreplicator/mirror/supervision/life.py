@@ -64,6 +64,8 @@ TASK_AGAIN = 1.0
 NOTE_KEPT = 500
 # How often a repository may crash its worker before it is detached.
 CRASHES_ALLOWED = 2
+# A reader of a catch-up reads on after a task only below this queued share.
+READ_ON_BELOW = 0.25
 _PASSING = Backoff(first=0.02, longest=1.0)
 
 
@@ -184,19 +186,19 @@ class Following:
         disk = replace(self.disk, folder=found.folder, checkpoint=last, serving=found.serving, served_at=served_at)
         return Transition(disk=disk, log=replace(self.log, sent_ack=acked))
 
-    def find_note(self, note: Detached, *, now: float) -> Transition:
+    def find_note(self, moment: Moment, note: Detached) -> Transition:
         """Begin with a note from before the start: healing is tried once, but not a fork."""
         transition = Transition(trouble=replace(self.trouble, note=note), work=_enter(self.work, Phase.WAITING))
-        return transition if note.reason is Reason.FORK else self.rest(until=now, after=transition)
+        return transition if note.reason is Reason.FORK else self.rest(until=moment.now, after=transition)
 
-    def find_ack(self, acked: Ack, *, moment: Moment) -> Transition:
+    def find_ack(self, moment: Moment, acked: Ack) -> Transition:
         """Begin with the last ack: detach the repository if it has less, or lost its note."""
         log, last = replace(self.log, sent_ack=acked), self.checkpoint
         is_less = last is None or (last.incarnation == acked.incarnation and last.seq < acked.applied)
         if self.phase is not Phase.STREAM or not (is_less or acked.detached is not None):
             return Transition(log=log)
         text = f"had events up to {acked.applied}, has {self.level} now"
-        return replace(self.plan_note(Reason.GAP, text, moment=moment, offset=0), log=log)
+        return replace(self.plan_note(moment, Reason.GAP, text, offset=0), log=log)
 
     # The log.
 
@@ -236,21 +238,21 @@ class Following:
         work = replace(transition.work or self.work, is_resting=True, rests_until=until)
         return replace(transition, work=work, todo=(*transition.todo, Deed.SET_ALARM))
 
-    def wake(self, *, now: float, is_worked_off: bool) -> Transition:
+    def wake(self, moment: Moment) -> Transition:
         """Take the step for which the repository rested, or retry a stuck release."""
         work, trouble = self.work, self.trouble
         if not work.is_resting and trouble.is_release_stuck:
             return Transition(trouble=replace(trouble, is_release_stuck=False), todo=(Deed.QUEUE,))
-        if not work.is_resting or now < work.rests_until:
+        if not work.is_resting or moment.now < work.rests_until:
             return Transition()
         todo: tuple[Deed, ...] = ()
         if trouble.unwritten_note is not None:
             todo = (Deed.WRITE_NOTE,)
         elif self.phase is Phase.WAITING:
             if work.is_running:
-                return self.rest(until=now + TASK_AGAIN)
+                return self.rest(until=moment.now + TASK_AGAIN)
             todo = (Deed.ATTEMPT,)
-        elif self.phase is Phase.JOINING and is_worked_off:
+        elif self.phase is Phase.JOINING and moment.is_worked_off:
             todo = (Deed.REJOIN,)
         return Transition(work=replace(work, is_resting=False), todo=(*todo, Deed.QUEUE))
 
@@ -284,7 +286,7 @@ class Following:
         """Advance to a deletion that was carried out."""
         return Transition(disk=replace(self.disk, checkpoint=deletion, serving=deletion.seq, served_at=now))
 
-    def believe(self, checked: Checked, *, moment: Moment) -> Transition:
+    def believe(self, moment: Moment, checked: Checked) -> Transition:
         """Believe a check in the stream: damage, a lower checkpoint, or less that is shown.
 
         Less than before is believed only if no task runs, and if it did not advance meanwhile.
@@ -293,12 +295,12 @@ class Following:
         if self.phase is not Phase.STREAM:
             return Transition()
         if checked.problem is not None:
-            return self.plan_note(Reason.CORRUPT, checked.problem, moment=moment)
+            return self.plan_note(moment, Reason.CORRUPT, checked.problem)
         if self.work.is_running:
             return Transition()
         if known is not None and lower is not None and lower.repository == self.id and lower.seq < known.seq:
             text = f"had events up to {known.seq}, has {lower.seq} now"
-            planned = self.plan_note(Reason.GAP, text, moment=moment, offset=0)
+            planned = self.plan_note(moment, Reason.GAP, text, offset=0)
             return replace(planned, disk=replace(self.disk, checkpoint=lower))
         if shown is None or shown[0] != self.disk.serving:
             return Transition()
@@ -306,11 +308,8 @@ class Following:
 
     # The outcome of a task.
 
-    def succeed(self, *, is_worked_off: bool, has_room: bool, is_carried: bool, moment: Moment) -> Transition:
-        """Go on after a task without trouble.
-
-        `is_worked_off` says that no event of a catch-up is queued.
-        """
+    def succeed(self, moment: Moment, *, is_carried: bool) -> Transition:
+        """Go on after a task without trouble; its reader waits while much is queued."""
         trouble = replace(self.trouble, troubled_since=None, tries=0, is_release_stuck=False)
         work, note = replace(self.work, takes_single_events=False), self.note
         todo: tuple[Deed, ...] = ()
@@ -321,15 +320,15 @@ class Following:
                 work, todo = _read(work), (Deed.START_READER,)
             case Phase.WAITING if note is not None and note.reason is Reason.SLOW:
                 work, todo = _read(work), (Deed.START_READER,)
-            case Phase.CATCHING_UP if has_room:
+            case Phase.CATCHING_UP if moment.filled < READ_ON_BELOW:
                 todo = (Deed.READ_ON,)
-            case Phase.JOINING if is_worked_off:
+            case Phase.JOINING if moment.is_worked_off:
                 todo = (Deed.REJOIN,)
             case Phase.LEAVING:
-                return self._set_aside(trouble, work, is_carried=is_carried, moment=moment)
+                return self._set_aside(moment, trouble, work, is_carried=is_carried)
         return Transition(trouble=trouble, work=work, todo=todo)
 
-    def suffer(self, task: Task, found: Trouble, *, done: int, moment: Moment, patience: float) -> Transition:
+    def suffer(self, moment: Moment, task: Task, found: Trouble, *, done: int, patience: float) -> Transition:
         """Decide about a task with trouble: retry, single events, or a note.
 
         A repository that was detached while the task ran keeps its reason, its next attempt and the requests that this attempt
@@ -357,16 +356,16 @@ class Following:
             return self.rest(until=until, after=Transition(trouble=trouble))
         is_unrepaired = self.phase is Phase.HEALING and found.passing
         reason = trouble.note.reason if is_unrepaired and trouble.note else found.reason
-        return self.plan_note(reason, found.note, moment=moment, trouble=trouble)
+        return self.plan_note(moment, reason, found.note, trouble=trouble)
 
     # Trouble.
 
     def plan_note(
         self,
+        moment: Moment,
         reason: Reason,
         text: str,
         *,
-        moment: Moment,
         offset: int | None = None,
         attempts: int = 0,
         trouble: InTrouble | None = None,
@@ -391,37 +390,38 @@ class Following:
         )
         return Transition(trouble=replace(trouble, unwritten_note=written), todo=(Deed.WRITE_NOTE,))
 
-    def be_slow(self, seconds: float, *, moment: Moment) -> Transition:
+    def be_slow(self, moment: Moment, seconds: float) -> Transition:
         """Leave the stream while a task takes more than so many seconds."""
         if self.phase is not Phase.STREAM or not self.work.is_running:
             return Transition()
-        return self.plan_note(Reason.SLOW, f"one task takes more than {seconds:g} s", moment=moment)
+        return self.plan_note(moment, Reason.SLOW, f"one task takes more than {seconds:g} s")
 
-    def miss(self, incarnation: str | None, expected: int, *, moment: Moment) -> Transition:
-        """Detach if the log, read to its end, lacked events up to the sequence `expected`.
+    def miss(self, moment: Moment, incarnation: str | None, expected: int, ends: Mapping[int, int]) -> Transition:
+        """Detach if the log, read to these ends, lacked events up to the sequence `expected`.
 
         If rereading the log did not bring them, the repository is copied from the master.
         """
-        if self.phase is not Phase.STREAM or self.work.is_running or incarnation != self.log.incarnation:
+        is_behind = moment.queued is not None or moment.end < ends[moment.partition]
+        if is_behind or self.phase is not Phase.STREAM or self.work.is_running or incarnation != self.log.incarnation:
             return Transition()
         if not self.lacks(min(self.log.expected, expected)):
             return Transition()
         if self.checkpoint is not None and self.checkpoint.incarnation != incarnation:
             text = f"the master continued as incarnation {incarnation}, this mirror has {self.checkpoint.incarnation}"
-            return self.plan_note(Reason.DIVERGED, text, moment=moment)
+            return self.plan_note(moment, Reason.DIVERGED, text)
         place = incarnation, self.level
         count = self.trouble.silent_gaps + 1 if place == self.trouble.silent_gap else 1
         trouble = replace(self.trouble, silent_gap=place, silent_gaps=count)
         text = f"the log had events up to {expected}, this mirror has {self.level}"
-        return self.plan_note(Reason.GAP, text, moment=moment, offset=0, attempts=count - 1, trouble=trouble)
+        return self.plan_note(moment, Reason.GAP, text, offset=0, attempts=count - 1, trouble=trouble)
 
-    def keep_unwritten(self, problem: str, *, moment: Moment) -> Transition:
+    def keep_unwritten(self, moment: Moment, problem: str) -> Transition:
         """Keep a note that could not be written: nothing else changes before it is."""
         since = self.trouble.note_problem_since if self.trouble.note_problem else moment.time
         trouble = replace(self.trouble, note_problem=problem[:NOTE_KEPT], note_problem_since=since)
         return self.rest(until=moment.now + NOTE_AGAIN, after=Transition(trouble=trouble))
 
-    def noted(self, *, moment: Moment, retries: Backoff) -> Transition:
+    def noted(self, moment: Moment, retries: Backoff) -> Transition:
         """Wait for the next attempt, because the note is durable.
 
         A slow repository waits for the end of its task instead, and some reasons for an operator.
@@ -439,20 +439,20 @@ class Following:
 
     # The way back to the stream.
 
-    def request(self, *, moment: Moment) -> Transition:
+    def request(self, moment: Moment) -> Transition:
         """Begin an attempt because an operator asks; in the stream, ask for a new copy."""
         if self.phase is Phase.STREAM:
-            return self.plan_note(Reason.DIVERGED, "an operator asked for a new copy", moment=moment)
+            return self.plan_note(moment, Reason.DIVERGED, "an operator asked for a new copy")
         return Transition(todo=(Deed.ATTEMPT,) if self.phase is Phase.WAITING else ())
 
     def hold_requests(self, requests: tuple[int, ...]) -> Transition:
         """Keep the requests that the present attempt answers."""
         return Transition(trouble=replace(self.trouble, heal_requests=requests))
 
-    def retry(self, *, now: float) -> Transition:
+    def retry(self, moment: Moment) -> Transition:
         """Retry a refused repository: another repository no longer takes its path."""
         is_refused = self.note is not None and self.note.reason is Reason.REFUSED
-        return self.rest(until=now) if is_refused and self.phase is Phase.WAITING else Transition()
+        return self.rest(until=moment.now) if is_refused and self.phase is Phase.WAITING else Transition()
 
     def count_attempt(self) -> Transition:
         """Begin an attempt to heal, or to leave."""
@@ -476,13 +476,13 @@ class Following:
         """Refuse all further records of the present reader."""
         return Transition(work=replace(self.work, run=self.work.run + 1))
 
-    def advance(self, *, has_read_all: bool, is_worked_off: bool, has_room: bool) -> Transition:
+    def advance(self, moment: Moment, *, has_read_all: bool) -> Transition:
         """Read on after a reader's records, or join the stream if they were the last."""
         if self.phase is not Phase.CATCHING_UP:
             return Transition()
         if not has_read_all:
-            return Transition(todo=(Deed.READ_ON, Deed.QUEUE) if has_room else (Deed.QUEUE,))
-        todo = (Deed.STOP_READER, Deed.REJOIN) if is_worked_off else (Deed.STOP_READER,)
+            return Transition(todo=(Deed.READ_ON, Deed.QUEUE) if moment.filled < 1 else (Deed.QUEUE,))
+        todo = (Deed.STOP_READER, Deed.REJOIN) if moment.is_worked_off else (Deed.STOP_READER,)
         return Transition(work=_enter(self.work, Phase.JOINING), todo=(*todo, Deed.QUEUE))
 
     def rejoin(self) -> Transition:
@@ -504,14 +504,14 @@ class Following:
         work = replace(_enter(self.work, Phase.LEAVING), is_resting=False, drops=self.work.drops + 1)
         return Transition(work=work, todo=(Deed.STOP_READER, Deed.DROP_EVENTS, Deed.QUEUE))
 
-    def _set_aside(self, trouble: InTrouble, work: AtWork, *, is_carried: bool, moment: Moment) -> Transition:
+    def _set_aside(self, moment: Moment, trouble: InTrouble, work: AtWork, *, is_carried: bool) -> Transition:
         """End leaving: the disk no longer has it. Those were no attempts to heal."""
         note = None if self.note is None else replace(self.note, attempts=0)
         trouble, work = replace(trouble, note=note), _enter(work, Phase.WAITING)
         work = work if note else _enter(work, Phase.STREAM)
         if is_carried and self.log.deletion is None:
             text = "it was set aside when it was not carried"
-            planned = self.plan_note(Reason.GAP, text, moment=moment, offset=0, trouble=trouble)
+            planned = self.plan_note(moment, Reason.GAP, text, offset=0, trouble=trouble)
             return replace(planned, work=work)
         if not is_carried:
             return Transition(trouble=trouble, work=work, todo=(Deed.FORGET,))

@@ -112,11 +112,10 @@ class Maintenance:
         following = self._table.get(checked.repository)
         if following is None:
             return
-        found = following.believe(checked, moment=self._state.find_moment(following))
-        if Deed.QUEUE in found.todo and checked.shown is not None:
+        todo = self._state.send(following, Following.believe, checked)
+        if Deed.QUEUE in todo and checked.shown is not None:
             served, shown = checked.shown  # the watermark was lost or replaced
             logger.error("release lost", **following.names, reason=f"served event {served}, clients see event {shown}")
-        self._state.carry_out(following, found)
 
     def _check_next(self, now: float) -> None:
         """Have the next repository read through, one at a time."""

@@ -10,6 +10,7 @@ from ..checkpoint import Checkpoint
 from ..copies import choose
 from ..task import FoundRepository
 from .departures import Departures
+from .life import Following
 from .maintenance import Maintenance
 from .state import State
 
@@ -63,12 +64,11 @@ class Startup:
                 self._notes.rejoin(note.repository)
                 continue
             following = self._table.get_or_add(note.repository, note.path)
-            self._state.carry_out(following, following.find_note(note, now=self._clock.monotonic()))
+            self._state.send(following, Following.find_note, note)
         for repository, acked in acks.items():
             if not self._departures.remember_ack(acked) and acked.applied > 0:
                 following = self._table.get_or_add(repository, "")
-                moment = self._state.find_moment(following)
-                self._state.carry_out(following, following.find_ack(acked, moment=moment))
+                self._state.send(following, Following.find_ack, acked)
         for following in self._table:
             self._acks.send(following)
             self._agenda.queue(following)

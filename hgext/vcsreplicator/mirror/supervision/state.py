@@ -6,6 +6,7 @@ It consists of the repositories with their queues, the roster's rules for this m
 
 import random
 from collections.abc import Callable, Iterator, Mapping
+from typing import Concatenate, ParamSpec
 
 from ...log import partition_of
 from ...words.clock import Clock
@@ -19,6 +20,8 @@ from .agenda import Agenda
 from .backlog import Backlog
 from .life import Deed, Following, Transition, follow
 from .values import Moment, Phase
+
+_P = ParamSpec("_P")
 
 # Seconds for which an older roster does not count alone: twice the time after which an aggregator writes the newest again.
 DOUBT = 60.0
@@ -179,6 +182,18 @@ class State:
         for deed in following.change(transition):
             self.deeds[deed](following)
 
+    def send(
+        self,
+        following: Following,
+        message: Callable[Concatenate[Following, Moment, _P], Transition],
+        *arguments: _P.args,
+        **members: _P.kwargs,
+    ) -> tuple[Deed, ...]:
+        """Send the repository a message, carry out the answer, and return its deeds."""
+        transition = message(following, self.find_moment(following), *arguments, **members)
+        self.carry_out(following, transition)
+        return transition.todo
+
     def find_moment(self, following: Following) -> Moment:
         partition = partition_of(following.id, self.backlog.partitions)
         queued = self.backlog.peek(following.id, events=1, size=0)
@@ -189,10 +204,12 @@ class State:
             partition=partition,
             end=self.backlog.next(partition),
             queued=queued[0].offset if queued else None,
+            is_worked_off=self.backlog.is_worked_off(following.id),
+            filled=self.backlog.size(following.id) / self.settings.repository_buffer_bytes,
         )
 
     def vacate(self, following: Following) -> None:
         """Retry the repositories that this one kept out of its path, which it leaves."""
         for other in self.table:
             if other is not following and other.path == following.path:
-                self.carry_out(other, other.retry(now=self.clock.monotonic()))
+                self.send(other, Following.retry)

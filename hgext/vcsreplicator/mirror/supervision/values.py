@@ -103,9 +103,10 @@ class AtWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """The present by the monotonic clock and since the epoch, a random number, and the place in the log.
+    """The present by the monotonic clock and since the epoch, a random number, the place in the log, and the queue.
 
     Of the repository's `partition` everything before the offset `end` was read; its oldest queued event is at `queued`, if any.
+    It `is_worked_off` if no event of a catch-up is queued. `filled` is the queued share of the bytes that may be queued.
     """
 
     now: float
@@ -114,3 +115,5 @@ class Moment:
     partition: int
     end: int
     queued: int | None = None
+    is_worked_off: bool = True
+    filled: float = 0.0

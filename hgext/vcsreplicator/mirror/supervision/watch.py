@@ -9,6 +9,7 @@ import structlog
 from .. import metrics
 from ..pool import Lane, Worker, WorkerPool
 from ..task import Task
+from .life import Following
 from .state import State
 
 # Most slow workers beside which one more of this lane gets a replacement. If the disk is slow for all, more would not help; large
@@ -44,8 +45,7 @@ class WorkerWatch:
         limit = self._settings.slow_after if worker.is_ready else START_SLOW
         if now - worker.since > limit:
             if following is not None:
-                moment = self._state.find_moment(following)
-                self._state.carry_out(following, following.be_slow(self._settings.slow_after, moment=moment))
+                self._state.send(following, Following.be_slow, self._settings.slow_after)
             if not worker.is_slow:
                 worker.is_slow = self._count_slow() < REPLACEMENT_LIMITS[worker.lane]
         if not worker.is_killed and self._is_hanging(worker, now):
