@@ -287,7 +287,7 @@ def _set_phases(repo: localrepository, tr: transaction, roots: Mapping[str, tupl
 
 
 def _set_bookmarks(repo: localrepository, tr: transaction, wanted: Mapping[str, str]) -> dict[str, str | None]:
-    """Set exactly these bookmarks; returns those that change, as they were."""
+    """Set exactly these bookmarks; returns the changed bookmarks' former values."""
     old = {text(name): hex(node).decode() for name, node in repo._bookmarks.items()}
     moves = {name: wanted.get(name) for name in {**wanted, **old} if wanted.get(name) != old.get(name)}
     observe.move_bookmarks(repo, tr, moves)

@@ -65,8 +65,8 @@ def _bound_memory(size: int) -> None:
     """Bound what this process may allocate, at most to its present limit.
 
     Mercurial holds a whole chunk of a bundle and a whole file at a time, several times over. The bound is the kernel's, so that no
-    bundle exhausts the machine: an allocation beyond it fails as MemoryError, which stops one repository. Mapped files, as those of
-    large stores, do not count.
+    bundle exhausts the machine: an allocation beyond it fails as MemoryError, which stops one repository. Mapped
+    files, such as large stores, do not count.
     """
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     size = size if most == resource.RLIM_INFINITY else min(size, most)

@@ -106,7 +106,10 @@ class TaskDispatch:
         if deleted := outcome.gone or self._deletion_of_unknown(task, outcome):
             self._departures.let_go(following, deleted)
         if outcome.trouble is None:
-            self._take_success(following)
+            if following.phase is Phase.HEALING:
+                logger.info("healed", **following.names)
+            is_carried = self._membership.carries(following.master_path)
+            self._state.send(following, Following.succeed, is_carried=is_carried)
         else:
             self._take_trouble(following, task, outcome.trouble, done=outcome.done)
         if self._table.get(following.id) is None:
@@ -127,12 +130,6 @@ class TaskDispatch:
         has_ended = after is not None and self._departures.has_ended(after)
         following.change(following.adopt(outcome, now=self._clock.now(), has_ended=has_ended))
         metrics.APPLIED.inc(max(0, following.level - before))
-
-    def _take_success(self, following: Following) -> None:
-        if following.phase is Phase.HEALING:
-            logger.info("healed", **following.names)
-        is_carried = self._membership.carries(following.master_path)
-        self._state.send(following, Following.succeed, is_carried=is_carried)
 
     def _take_trouble(self, following: Following, task: Task, trouble: Trouble, *, done: int) -> None:
         self._state.send(following, Following.suffer, task, trouble, done=done, patience=self._settings.slow_after)
