@@ -38,6 +38,7 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
     return lines[0]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("verb", [("relay",), ("mirror", "alpha"), ("aggregator",), ("notifier",), ("status",)])
 def test_an_unknown_scheme_of_the_log_is_named_by_every_service(prepared: Cluster, verb: tuple[str, ...]) -> None:
     edit(prepared, 'log = "sqlite:', 'log = "postgres:')

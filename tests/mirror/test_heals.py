@@ -95,6 +95,7 @@ def configure(author: Author, description: str) -> None:
     author.event(Type.HGRC, hgrc={"web": {"description": description}})
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("reason", ["gap", "corrupt"])
 def test_what_was_configured_last_before_a_repair_holds_after_it(bench: Bench, reason: str) -> None:
     patient, _ = two(bench)
@@ -352,6 +353,7 @@ def test_a_pipe_in_place_of_a_file_of_one_repository_holds_up_no_start_of_its_mi
             bench.wait_served(patient)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
 def test_what_stands_in_place_of_the_bookmarks_of_the_release_is_replaced_with_its_repository(
     bench: Bench, make: Callable[[Path], None]
@@ -425,6 +427,7 @@ def test_bookmarks_that_were_lost_or_replaced_by_older_ones_are_found_without_an
         eventually(lambda: equal(bench, patient) and bench.notes() == [], "the repository whole")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("found_by", ["reading", "push"])
 def test_pushes_that_both_files_of_the_pushlog_lack_are_brought_again(bench: Bench, found_by: str) -> None:
     patient = bench.author("patient")

@@ -61,6 +61,7 @@ def delete_on_master(author: Author) -> None:
     shutil.rmtree(author.folder)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("damaged", "when"), [("00changelog.i", "while it runs"), ("replicated.log", "while it is down")]
 )
@@ -170,6 +171,7 @@ def test_a_backup_of_the_roster_ignores_deletions(bench: Bench) -> None:
     assert set_aside(bench) == []
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("reason", ["gap", "diverged"])
 def test_a_repository_that_is_renamed_while_it_waits_for_its_repair_moves(bench: Bench, reason: str) -> None:
     patient, neighbour = bench.author("patient"), bench.author("neighbour")

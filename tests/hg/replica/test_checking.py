@@ -122,6 +122,7 @@ def test_a_sound_repository_that_nothing_changes_is_sound(one: One) -> None:
     assert (found.problem, found.lower, found.is_undecided) == (None, None, False)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_push_while_a_repository_is_read_through_leaves_the_check_undecided(
     one: One, monkeypatch: pytest.MonkeyPatch, moment: str
@@ -133,6 +134,7 @@ def test_a_push_while_a_repository_is_read_through_leaves_the_check_undecided(
     assert not one.check().is_undecided
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_transaction_that_is_rolled_back_meanwhile_leaves_the_check_undecided(
     one: One, monkeypatch: pytest.MonkeyPatch, moment: str
@@ -273,6 +275,7 @@ def damage(folder: Path, what: str) -> None:
             file.write_bytes(file.read_bytes()[:-5] + b"xxxxx")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "what", ["file", "file lost", "revision of no changeset", "manifest", "changelog", "store", "level"]
 )

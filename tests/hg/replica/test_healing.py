@@ -188,6 +188,7 @@ def test_a_half_made_copy_in_the_way_of_a_new_repository_is_damage_that_heals_at
     assert (healed.trouble, healed.serving) == (None, author.seq)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["", ".hg/store", ".hg/store/replicated.log"])
 def test_a_repository_that_the_mirror_may_not_read_waits_until_it_may(bench: Bench, worker: Any, name: str) -> None:
     author = bench.author("repo")

@@ -144,6 +144,7 @@ def test_a_snapshot_of_a_former_master_leaves_its_settings_unknown(author: Autho
     assert take(empty(author, tmp_path / "mirror"), wire).settings == UNKNOWN_SETTINGS
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("phase", [phases.archived, phases.internal])
 @pytest.mark.parametrize("parent", [phases.public, phases.draft, phases.secret])
 def test_what_the_master_has_above_secret_is_secret_on_a_mirror(

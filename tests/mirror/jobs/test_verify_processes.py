@@ -195,6 +195,7 @@ def test_contents_are_read_when_asked_for_and_what_was_not_compared_is_said(benc
     assert "not compared: hgrc" in deep.output
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("file", ["00changelog.d", "00manifest.i"])
 def test_a_file_that_was_cut_is_found_without_reading_all_contents(bench: Bench, file: str) -> None:
     authors = filled(bench, "one", "two")

@@ -45,6 +45,7 @@ def agrees(known, repo):
     ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("seed", range(8))
 def test_they_are_mercurials_own_while_the_history_grows_and_is_cut(repo, seed):
     chance, known = random.Random(seed), Children()

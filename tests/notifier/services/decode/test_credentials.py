@@ -70,6 +70,7 @@ def test_a_password_that_the_broker_refuses_is_one_line_and_exit_78(place: str, 
     assert "Wr0ng" not in said
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("key", ["", "redis-password = PASSWORD"])
 def test_a_password_that_redis_refuses_is_one_line_and_exit_78(
     key: str, own_service: OwnService, tmp_path: Path
@@ -84,6 +85,7 @@ def test_a_password_that_redis_refuses_is_one_line_and_exit_78(
         assert "Wr0ng" not in said
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("user", ["", "default@"])
 def test_a_password_of_redis_that_changes_in_its_file_is_that_of_the_next_connection(
     user: str, own_service: OwnService, tmp_path: Path

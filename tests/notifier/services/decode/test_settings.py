@@ -113,6 +113,7 @@ def test_a_wrong_schema_is_named(name: str, content: str, expected: str, tmp_pat
         load_schemas(str(tmp_path))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.processes
 @pytest.mark.parametrize("key", ["schemas", "geoip"])
 def test_a_missing_file_stops_the_command_with_one_line_and_78(key: str, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_host_that_streams_overwrites_no_file_of_the_worker(
 PARTS = ["stream2", "remote-changegroup", "obsmarkers", "pushvars", "pushkey", "hgtagsfnodes", "cache:rev-branch-cache"]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", PARTS)
 def test_pull_takes_no_part_that_it_does_not_need(server: CommandServer, tmp_path: Path, name: str) -> None:
     with HostileHost(bundle=bundle(part(name.encode(), {}))) as hostile:
@@ -166,7 +166,7 @@ repo.commitctx(context.memctx(repo, parents, b"out", [name], file, user=b"dana",
 """
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["../../../../../victim/authorized_keys", "../../.hg/hgrc", "/etc/x"])
 def test_names_of_files_in_changesets_lead_nowhere(
     patient: CommandServer, host: HgHost, tmp_path: Path, victim: Path, name: str
@@ -192,6 +192,7 @@ def interrupt(clone: Path, files: Mapping[bytes, bytes] = HOSTILE) -> None:
         (clone / ".hg" / "store" / os.fsdecode(name)).write_bytes(content)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["poll-1", ".poll-1.new"])
 def test_interrupted_clone_is_made_anew_and_never_rolled_back(
     patient: CommandServer, host: HgHost, tmp_path: Path, victim: Path, name: str
