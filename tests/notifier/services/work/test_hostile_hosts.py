@@ -44,13 +44,13 @@ def victim(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def server() -> Iterator[CommandServer]:
+def hasty() -> Iterator[CommandServer]:
     with closing(CommandServer(timeout=3.0, memory=4 * 1024**3)) as server:
         yield server
 
 
 @pytest.fixture
-def patient() -> Iterator[CommandServer]:
+def server() -> Iterator[CommandServer]:
     with closing(CommandServer(timeout=60.0, memory=4 * 1024**3)) as server:
         yield server
 
@@ -169,14 +169,14 @@ repo.commitctx(context.memctx(repo, parents, b"out", [name], file, user=b"dana",
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["../../../../../victim/authorized_keys", "../../.hg/hgrc", "/etc/x"])
 def test_names_of_files_in_changesets_lead_nowhere(
-    patient: CommandServer, host: HgHost, tmp_path: Path, victim: Path, name: str
+    server: CommandServer, host: HgHost, tmp_path: Path, victim: Path, name: str
 ) -> None:
     repository = f"out{len(name)}"
     subprocess.run([sys.executable, "-c", LEADING_OUT, host.folder / repository, name], check=True)
     before = set(tmp_path.rglob("*"))
     nodes = host._read(repository)
     with contextlib.suppress(HgFailed, CloneUnavailable):
-        read(tmp_path / "clones", patient, host.url(repository), nodes)
+        read(tmp_path / "clones", server, host.url(repository), nodes)
     made = set(tmp_path.rglob("*")) - before - {tmp_path / "clones"}
     assert all(path.is_relative_to(tmp_path / "clones") for path in made)
     assert not list((tmp_path / "clones").rglob("hgrc"))
@@ -195,29 +195,29 @@ def interrupt(clone: Path, files: Mapping[bytes, bytes] = HOSTILE) -> None:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["poll-1", ".poll-1.new"])
 def test_interrupted_clone_is_made_anew_and_never_rolled_back(
-    patient: CommandServer, host: HgHost, tmp_path: Path, victim: Path, name: str
+    server: CommandServer, host: HgHost, tmp_path: Path, victim: Path, name: str
 ) -> None:
     nodes = host.add(f"again{len(name)}", 2)
     clone = tmp_path / "clones" / name
     hg("init", str(clone))
     interrupt(clone)
-    assert read(tmp_path / "clones", patient, host.url(f"again{len(name)}"), nodes) == set(nodes)
+    assert read(tmp_path / "clones", server, host.url(f"again{len(name)}"), nodes) == set(nodes)
     assert victim.read_text() == "ours\n"
     assert sorted(each.name for each in (tmp_path / "clones").iterdir()) == [".poll-1.lock", "poll-1"]
     assert not (tmp_path / "clones/poll-1/.hg/store/payload").exists()
 
 
 def test_interrupted_clone_stays_until_the_new_one_is_complete(
-    patient: CommandServer, host: HgHost, tmp_path: Path
+    server: CommandServer, host: HgHost, tmp_path: Path
 ) -> None:
     nodes = host.add("stays", 2)
-    read(tmp_path, patient, host.url("stays"), nodes)
+    read(tmp_path, server, host.url("stays"), nodes)
     interrupt(tmp_path / "poll-1")
     before = (tmp_path / "poll-1").stat().st_ino
     with pytest.raises(HgFailed):
-        read(tmp_path, patient, "http://127.0.0.1:1/stays", nodes)
+        read(tmp_path, server, "http://127.0.0.1:1/stays", nodes)
     assert (tmp_path / "poll-1").stat().st_ino == before
-    assert read(tmp_path, patient, host.url("stays"), nodes) == set(nodes)
+    assert read(tmp_path, server, host.url("stays"), nodes) == set(nodes)
     assert not (tmp_path / "poll-1/.hg/store/journal").exists()
 
 
@@ -236,12 +236,12 @@ def grow(host: HgHost, name: str) -> list[str]:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("has_clone", [True, False], ids=["pull", "clone"])
 def test_worker_killed_within_a_pull_makes_the_clone_anew(
-    patient: CommandServer, host: HgHost, tmp_path: Path, has_clone: bool
+    server: CommandServer, host: HgHost, tmp_path: Path, has_clone: bool
 ) -> None:
     name = f"killed{has_clone}"
     nodes, before = host.add(name, 1), 0
     if has_clone:
-        read(tmp_path, patient, host.url(name), nodes)
+        read(tmp_path, server, host.url(name), nodes)
         before = (tmp_path / "poll-1").stat().st_ino
     nodes = grow(host, name)
     journal = tmp_path / ("poll-1" if has_clone else ".poll-1.new") / ".hg/store/journal"
@@ -254,7 +254,7 @@ def test_worker_killed_within_a_pull_makes_the_clone_anew(
         with contextlib.suppress(ProcessLookupError):
             eventually(lambda: not is_held(journal), "the end of Mercurial")
     assert journal.exists()
-    assert read(tmp_path, patient, host.url(name), nodes) == set(nodes)
+    assert read(tmp_path, server, host.url(name), nodes) == set(nodes)
     assert sorted(each.name for each in tmp_path.iterdir()) == [".poll-1.lock", "poll-1"]
     assert (tmp_path / "poll-1").stat().st_ino != before
 
@@ -266,29 +266,29 @@ def is_held(journal: Path) -> bool:
 
 
 def test_pull_that_takes_too_long_is_undone_and_its_clone_stays(
-    server: CommandServer, patient: CommandServer, host: HgHost, tmp_path: Path
+    hasty: CommandServer, server: CommandServer, host: HgHost, tmp_path: Path
 ) -> None:
     nodes = host.add("long", 1)
-    read(tmp_path, patient, host.url("long"), nodes)
+    read(tmp_path, server, host.url("long"), nodes)
     before = (tmp_path / "poll-1").stat().st_ino
     nodes = grow(host, "long")
     with cutting(host, CuttingProxy.stall, LateProxy) as proxy, pytest.raises(HgFailed, match="did not end within 3 s"):
-        read(tmp_path, server, f"http://127.0.0.1:{proxy.server_address[1]}/long", nodes)
+        read(tmp_path, hasty, f"http://127.0.0.1:{proxy.server_address[1]}/long", nodes)
     assert not (tmp_path / "poll-1/.hg/store/journal").exists()
-    assert read(tmp_path, patient, host.url("long"), nodes) == set(nodes)
+    assert read(tmp_path, server, host.url("long"), nodes) == set(nodes)
     assert (tmp_path / "poll-1").stat().st_ino == before
 
 
-def test_worker_that_stops_within_a_pull_undoes_it(patient: CommandServer, host: HgHost, tmp_path: Path) -> None:
+def test_worker_that_stops_within_a_pull_undoes_it(server: CommandServer, host: HgHost, tmp_path: Path) -> None:
     nodes = host.add("stopped", 1)
-    read(tmp_path, patient, host.url("stopped"), nodes)
+    read(tmp_path, server, host.url("stopped"), nodes)
     nodes = grow(host, "stopped")
     journal = tmp_path / "poll-1/.hg/store/journal"
     with cutting(host, CuttingProxy.stall, LateProxy) as proxy:
         url = f"http://127.0.0.1:{proxy.server_address[1]}/stopped"
         with ThreadPoolExecutor(1) as pool:
-            reading = pool.submit(read, tmp_path, patient, url, nodes)
+            reading = pool.submit(read, tmp_path, server, url, nodes)
             eventually(journal.exists, "the transaction of the pull")
-            patient.end()
+            server.end()
             assert isinstance(reading.exception(), HgFailed | Unavailable)
     assert not journal.exists()
