@@ -35,7 +35,6 @@ from hgext.vcsreplicator.log import (
     topics,
 )
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.service import EXIT_FENCED
 from hgext.vcsreplicator.words.errors import Fenced, Unavailable
 from hgext.vcsreplicator.words.records import Notice
 from hgext.vcsreplicator.words.roster import Verb
@@ -172,7 +171,7 @@ def test_a_broker_that_is_stopped_and_killed_again_and_again_costs_no_notice_and
 
 
 @pytest.mark.sample(1, keep=("sqlite",))
-def test_a_newer_aggregator_takes_over_and_the_older_exits_for_good(url: str, log: Log, tmp_path: Path) -> None:
+def test_a_standby_waits_until_the_other_aggregator_ends(url: str, log: Log, tmp_path: Path) -> None:
     chains = repositories(4)
     ask(log, Verb.ADD, "alpha")
     with mirrors(url, "alpha"), Aggregator(url, tmp_path) as older:
@@ -181,12 +180,15 @@ def test_a_newer_aggregator_takes_over_and_the_older_exits_for_good(url: str, lo
         with Aggregator(url, tmp_path) as newer:
             newer.ready()
             push_everywhere(log, chains, 3)
-            assert older.process.wait(SOON) == EXIT_FENCED
+            eventually(lambda: all_noticed(log, chains), timeout=SOON)
+            older.process.terminate()
+            assert older.process.wait(SOON) == 0
+            push_everywhere(log, chains, 3)
             eventually(lambda: all_noticed(log, chains), timeout=SOON)
             assert newer.process.poll() is None
     report = check(history(log))
     assert not report.violations
-    assert report.notices == 24
+    assert report.notices == 36
 
 
 def suspend(aggregator: Aggregator, url: str) -> None:
@@ -222,8 +224,12 @@ def test_one_that_was_suspended_while_another_took_over_writes_nothing_more(url:
             push_everywhere(log, chains, 3)
             eventually(lambda: all_noticed(log, chains), timeout=SOON)
             older.process.send_signal(signal.SIGCONT)
-            assert older.process.wait(SOON) == EXIT_FENCED
-            assert newer.process.poll() is None
+            push_everywhere(log, chains, 3)
+            eventually(lambda: all_noticed(log, chains), timeout=SOON)
+            eventually(lambda: older._said("fenced"), timeout=SOON)
+            newer.process.kill()
+            push_everywhere(log, chains, 3)
+            eventually(lambda: all_noticed(log, chains), timeout=SOON)
     assert not check(history(log)).violations
 
 

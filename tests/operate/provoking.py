@@ -623,15 +623,18 @@ def exit_2(on_call: OnCall, entry: Entry) -> None:
 @provokes("exit 76")
 def exit_76(on_call: OnCall, entry: Entry) -> None:
     cluster = on_call.cluster
-    other = cluster.folder / "other.toml"
-    other.write_text(cluster.config.read_text().partition("[listen]")[0])
+    file = cluster.folder / "decode.toml"
+    file.write_text(f'log = "{cluster.log_url}"\n[decode]\nrepeats = "none"\n')
     words = cluster.about["services"]["aggregator"]
-    argv = [*words["argv"][:-1], str(other)]
-    with subprocess.Popen(argv, env=words["env"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as newer:
-        eventually(lambda: cluster.exit_code("aggregator") == 76)
-        newer.terminate()
-    entry.type("systemctl start", unit="aggregator")
-    on_call.repository()
+    command = words["argv"][: words["argv"].index("aggregator")]
+    options = {"env": words["env"], "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    subprocess.run([*command, "topics", "create", "--config", file], check=True, **options)
+    decode = [*command, "decode", "--config", file]
+    with subprocess.Popen(decode, **options) as older, subprocess.Popen(decode, **options) as newer:
+        ended = eventually(lambda: [each.poll() for each in (older, newer) if each.poll() is not None])
+        assert ended == [76]
+        for each in (older, newer):
+            each.terminate()
 
 
 @provokes("exit 78")

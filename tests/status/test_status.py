@@ -11,7 +11,13 @@ from hgext.vcsreplicator.log import ACKS, NOTICES, ROSTER, SERVICES, STATE, NewR
 from hgext.vcsreplicator.log.reports import INTERVAL
 from hgext.vcsreplicator.status.findings import Expectations, findings
 from hgext.vcsreplicator.status.follower import Follower, look_at_destinations
-from hgext.vcsreplicator.words.records import AggregatorHeartbeat, MirrorHeartbeat, ServiceReport, ServiceTrouble
+from hgext.vcsreplicator.words.records import (
+    AGGREGATOR_KEY,
+    AggregatorHeartbeat,
+    MirrorHeartbeat,
+    ServiceReport,
+    ServiceTrouble,
+)
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorRole, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
@@ -252,6 +258,19 @@ def test_a_destination_that_stops_reporting_is_critical_with_the_time_of_its_las
     assert text.startswith("destination lines has sent no heartbeat for 61 s, since ")
     assert text.endswith("UTC; start its notifier: systemctl start vcsreplicator-notifier")
     assert installation.found(destinations=()) == [], "one that the configuration does not name may stop"
+
+
+def test_an_aggregator_that_no_longer_stands_by_is_named_until_it_withdraws(installation: Installation) -> None:
+    installation.ack(3)
+    spare = ServiceReport(time=installation.clock.now(), version="1", is_standby=True)
+    installation.log.append([NewRecord(topic=SERVICES, key=f"{AGGREGATOR_KEY}spare", value=to_json(spare))])
+    assert installation.found() == []
+    [(level, text)] = installation.found(after=61.0)
+    assert level == 1
+    assert text.startswith("the aggregator on spare has sent no heartbeat for 61 s, since ")
+    assert text.endswith("UTC and does not stand by; start it there: systemctl start vcsreplicator-aggregator")
+    installation.log.append([NewRecord(topic=SERVICES, key=f"{AGGREGATOR_KEY}spare", value=None)])
+    assert installation.found() == []
 
 
 def test_a_service_is_not_silent_before_its_next_report_is_due_however_short_the_patience(

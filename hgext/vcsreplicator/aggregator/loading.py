@@ -36,7 +36,7 @@ def read_state(log: Log, stop: threading.Event) -> Table:
     Raises BadConfig if an aggregator of a newer release wrote it.
     """
     state = read_table(log, STATE, stop=stop)
-    newest = _read_beat(state)
+    newest = read_beat(state)
     if newest is not None and newest.format > AGGREGATOR_FORMAT:
         raise BadConfig(
             f"topic {STATE}: written by an aggregator of a newer release (format {newest.format}, this one knows "
@@ -68,7 +68,7 @@ def load(
     else:
         state, table = _read_rest(log, state, stop), read_table(log, ROSTER, PENDING, stop=stop)
     known, requests = _find_answers(log, stop), log.ends(ROSTER_REQUESTS)
-    beat, roster = _read_beat(state), _read_roster(table)
+    beat, roster = read_beat(state), _read_roster(table)
     is_lost = written is not None and written.version > roster.version
     if written is not None and is_lost:
         logger.error("topic roster lost records: the roster is written again", version=written.version)
@@ -120,7 +120,7 @@ def _read_rest(log: Log, table: Table, stop: threading.Event) -> Table:
     return Table(records=newest, positions=table.positions)
 
 
-def _read_beat(state: Table) -> AggregatorHeartbeat | None:
+def read_beat(state: Table) -> AggregatorHeartbeat | None:
     """Return the aggregator's last heartbeat; None if none can be read."""
     value = state.value(STATE, AGGREGATOR)
     if value is None:
@@ -134,7 +134,7 @@ def _read_beat(state: Table) -> AggregatorHeartbeat | None:
 
 def _recover_state(aggregation: Aggregation, log: Log, stop: threading.Event, state: Table) -> None:
     """Restore from notices the states that were lost: all, or the newest."""
-    beat = _read_beat(state)
+    beat = read_beat(state)
     if (STATE, AGGREGATOR) not in state.records:  # an installation begins with no notices either
         lost = _recover(aggregation, _read_notices(log, stop, since=0))
         if lost:

@@ -15,7 +15,7 @@ from contextlib import suppress
 import structlog
 
 from ..log import Log, TooLarge, Transactor, topics
-from ..log.table import ReadStopped
+from ..log.table import ReadStopped, Table
 from ..words.clock import Clock, Silence, SystemClock
 from ..words.errors import Expired, Unavailable
 from ..words.retry import FAILOVER
@@ -37,10 +37,13 @@ def run(
     stop: threading.Event,
     ready: Callable[[], None],
     clock: Clock | None = None,
+    state: Table | None = None,
+    instance: str | None = None,
 ) -> None:
     """Aggregate until `stop` is set; call `ready` once all is loaded.
 
-    Retries an unavailable log indefinitely. Raises Fenced, BadConfig, and Poisoned if an exception comes again without its cause.
+    `state` is what that topic had, if it was read; `instance` names this process in heartbeats. Retries an unavailable log
+    indefinitely. Raises Fenced, BadConfig, and Poisoned if an exception comes again without its cause.
     """
     clock = clock or SystemClock()
     transactor: Transactor | None = None
@@ -50,14 +53,14 @@ def run(
     threading.Thread(target=_wake_at_stop, args=(stop, sessions), name="stop", daemon=True).start()
     while not stop.is_set():
         try:
-            state = None
             if transactor is None:
-                state = read_state(log, stop)
+                state = state or read_state(log, stop)
                 transactor = log.transactor(IDENTITY)
             else:
+                state = None
                 transactor.renew()
             written = sessions[0].written if sessions else None
-            with Session(settings, log, transactor, clock, poison, silence, stop, state, written) as session:
+            with Session(settings, log, transactor, clock, poison, silence, stop, state, written, instance) as session:
                 sessions[:] = [session]
                 if not announced:
                     _report_ready(log, ready)
@@ -65,7 +68,7 @@ def run(
                 while not stop.is_set() and not session.is_outdated:
                     session.step(POLL)
                     failures = 0
-                session.finish()
+                session.finish(ends=stop.is_set())
         except ReadStopped:
             logger.info("stopped while reading the log")
         except (Unavailable, Expired, TooLarge) as error:

@@ -7,6 +7,7 @@ EVENTS_TOTAL = Counter("vcsreplicator_aggregator_events", "Records read from the
 RELEASES_TOTAL = Counter("vcsreplicator_aggregator_releases", "Events released to mirrors")
 NOTICES_TOTAL = Counter("vcsreplicator_aggregator_notices", "Notices written")
 ERRORS_TOTAL = Counter("vcsreplicator_aggregator_errors", "Records set aside in the topic errors")
+ACTIVE = Gauge("vcsreplicator_aggregator_active", "Whether this process aggregates (1) or stands by (0)")
 HELD = Gauge("vcsreplicator_aggregator_held_events", "Events that wait for their notice")
 VERSION = Gauge("vcsreplicator_aggregator_roster_version", "Version of the roster")
 COMMIT_SECONDS = Histogram(

@@ -79,6 +79,7 @@ class Session:
         stop: threading.Event | None = None,
         state: Table | None = None,
         written: Roster | None = None,
+        instance: str | None = None,
     ) -> None:
         """Read the whole log, and begin a session.
 
@@ -109,7 +110,7 @@ class Session:
         self._completeness = Completeness(aggregation, log, clock, settings.beat)
         silence = silence or Silence(began)
         self._watch = Watch(
-            settings, aggregation, log, clock, silence, self._ahead, self._completeness, gate, self.commit
+            settings, aggregation, log, clock, silence, self._ahead, self._completeness, gate, self.commit, instance
         )
         self._refusals = RefusalWatch(aggregation.poison, log, clock, settings.beat)
         # Whether what topics refused for its size is to be retried, with the next session.
@@ -278,14 +279,14 @@ class Session:
         if batch.releases:
             self._expect(NOTICES, PENDING, STATE)
 
-    def finish(self) -> None:
+    def finish(self, *, ends: bool = False) -> None:
         """Write what is left, so that the next aggregator reads nothing twice.
 
-        It reads the roster that is in the log.
+        It reads the roster that is in the log. If the aggregator `ends`, its last heartbeat says so: another takes over at once.
         """
         self._watch.restore_roster()
-        if self.aggregation.output.has_output or self.aggregation.output.positions:
-            self.commit(self._watch.make_beat())
+        if ends or self.aggregation.output.has_output or self.aggregation.output.positions:
+            self.commit(self._watch.make_beat(ended=ends))
         if self._is_try_due:
             self.aggregation.poison.try_again()
 

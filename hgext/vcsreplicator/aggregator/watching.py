@@ -76,9 +76,11 @@ class Watch:
         completeness: Completeness,
         gate: AckGate,
         commit: Callable[..., None],
+        instance: str | None = None,
     ) -> None:
         self._aggregation, self._log, self._clock, self._silence = aggregation, log, clock, silence
         self._ahead, self._completeness, self._gate, self._commit = ahead, completeness, gate, commit
+        self._instance = instance
         self._interval, self._patience = settings.beat, settings.silence
         self._renewed = clock.monotonic()
         # The time of the next heartbeat.
@@ -141,14 +143,14 @@ class Watch:
             self._roster.note_end(end, is_counted=True)
             self._restore_topics()
 
-    def make_beat(self) -> NewRecord:
+    def make_beat(self, *, ended: bool = False) -> NewRecord:
         """Make the record of a heartbeat; raise Unavailable."""
         notices = self._find_notices_end()
         if notices is None:
             raise Unavailable(f"topic {NOTICES}: its end is not known")
-        return self._make_beat(notices)
+        return self._make_beat(notices, ended=ended)
 
-    def _make_beat(self, notices: int) -> NewRecord:
+    def _make_beat(self, notices: int, *, ended: bool = False) -> NewRecord:
         """Make the record of a heartbeat.
 
         It says that `state` knows the notices before this offset: a start reads the others.
@@ -165,6 +167,8 @@ class Watch:
             format=AGGREGATOR_FORMAT if aggregation.roster.needs_seals else UNSEALED_FORMAT,
             cut={str(partition): end for partition, end in aggregation.events.cut.items()} or None,
             partitions=self._log.partitions(EVENTS),
+            instance=self._instance,
+            ended=ended,
         )
         return NewRecord(topic=STATE, key=AGGREGATOR, value=to_json(beat))
 

@@ -2,6 +2,7 @@
 """Verbs that run one daemon each; `verbs.DAEMONS` lists them."""
 
 import functools
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -54,11 +55,13 @@ def mirror(config: Config, name: str) -> None:
 def aggregator(config: Config) -> None:
     """Run the aggregator: release events, and write notices.
 
-    It releases events that all gating mirrors have applied, and announces events that all of them serve."""
-    from ..aggregator.loop import run
+    It releases events that all gating mirrors have applied, and announces events that all of them serve. While another aggregator
+    works, it stands by, and takes over once that one ends or is silent."""
+    from ..aggregator import standby
     from ..aggregator.settings import AggregatorSettings
 
     settings = config.settings(AggregatorSettings, "aggregator")
+    run = functools.partial(standby.run, host=socket.gethostname())
     run_daemon(config, "aggregator", run, settings, pages=lambda log: {"/status": _status_page(log)})
 
 

@@ -146,7 +146,7 @@ def _service_table(summary: Summary) -> Table:
     for line in summary.services:
         lag = "" if line.behind is None else str(line.behind)
         oldest = "" if line.oldest is None else _format_age(line.oldest, summary.now)
-        rows.append((line.name, lag, oldest, _format_seen(line.seen, summary.now), "".join(line.troubles[:1])))
+        rows.append((line.title, lag, oldest, _format_seen(line.seen, summary.now), "".join(line.troubles[:1])))
         rows += [("", "", "", "", text) for text in line.troubles[1:]]
     return table(("service", "behind", "oldest", "seen", "trouble"), rows)
 

@@ -210,7 +210,7 @@ def _list_services(picture: Picture, relay: str | None) -> Iterable[ServiceRow]:
     yield ServiceRow(name=AGGREGATOR, seen=picture.seen(AGGREGATOR), troubles=alarms)
     for line in list_services(picture, relay):
         yield ServiceRow(
-            name=line.name,
+            name=line.title,
             seen=line.seen or 0.0,
             behind=line.behind,
             position=picture.positions.get(line.name.removeprefix(DESTINATION_KEY)),

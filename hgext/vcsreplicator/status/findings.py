@@ -6,7 +6,15 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from ..words.clock import DAY
-from ..words.records import AGGREGATOR, DESTINATION_GROUP, DESTINATION_KEY, RELAY_KEY, ServiceReport, ServiceTrouble
+from ..words.records import (
+    AGGREGATOR,
+    AGGREGATOR_KEY,
+    DESTINATION_GROUP,
+    DESTINATION_KEY,
+    RELAY_KEY,
+    ServiceReport,
+    ServiceTrouble,
+)
 from ..words.roster import Roster
 from ..words.shape import Count, NumberRange, plain
 from . import SILENT, Picture, count_unapplied
@@ -142,11 +150,14 @@ def _find_reported(picture: Picture, now: float, wanted: Expectations) -> list[F
     if not picture.has_services:
         text = "the log has no topic `services`, so nothing is known about the relay; run: vcsreplicator topics create"
         return [Finding(level=Severity.WARNING, text=text)]
-    found, expected = [], _list_expected(wanted)
+    found: list[Finding] = []
+    expected = _list_expected(wanted)
     for service in list_watched(picture, wanted):
         report, silence = picture.reports.get(service), _measure_silence(picture, service, now)
         if _is_silent(silence, wanted):
-            if service in expected or silence < FORGOTTEN:
+            if service.startswith(AGGREGATOR_KEY):
+                found += _find_lost_standby(picture, service, now)
+            elif service in expected or silence < FORGOTTEN:
                 symptom = _describe_silence(picture.seen(service) if report else None, now)
                 if report is None and _has_worked(picture, service):
                     symptom = "has sent no heartbeat since the topic `services` was made again"
@@ -165,6 +176,18 @@ def _find_reported(picture: Picture, now: float, wanted: Expectations) -> list[F
             text = f"{service}: {more} more troubles; see: journalctl -u vcsreplicator-{unit}"
             found.append(Finding(level=Severity.WARNING, text=text))
     return found
+
+
+def _find_lost_standby(picture: Picture, service: str, now: float) -> Iterator[Finding]:
+    """Find an aggregator's process that neither works nor stands by any more, although another one works.
+
+    At a stop it withdraws its report.
+    """
+    if picture.silence(service, now) < FORGOTTEN and picture.silence(AGGREGATOR, now) <= 30:
+        symptom = _describe_silence(picture.seen(service), now)
+        host = service.removeprefix(AGGREGATOR_KEY)
+        text = f"the aggregator on {host} {symptom} and does not stand by; start it there: {START}aggregator"
+        yield Finding(level=Severity.WARNING, text=text)
 
 
 def find_recent(picture: Picture, now: float, wanted: Expectations) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ..words.records import AGGREGATOR, DESTINATION_KEY, RELAY_KEY
+from ..words.records import AGGREGATOR, AGGREGATOR_KEY, DESTINATION_KEY, RELAY_KEY
 from ..words.shape import Count, Time
 from . import MirrorLags, Picture, count_unapplied
 from .findings import FORGOTTEN, REPORTED_WITHIN, Expectations, find_all_notes, find_recent, findings, list_watched
@@ -36,9 +36,10 @@ class MirrorLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceLine:
-    """A relay or a destination, by its key in `services`.
+    """A relay, a destination or an aggregator's process, by its key in `services`.
 
-    `oldest` is when the first notice that it lacks was written, `seen` when it reported last.
+    `oldest` is when the first notice that it lacks was written, `seen` when it reported last; `standby` whether an aggregator's
+    process stands by for another, None for other services.
     """
 
     name: str
@@ -46,6 +47,12 @@ class ServiceLine:
     oldest: Time | None = None
     seen: Time | None = None
     troubles: tuple[str, ...] = ()
+    standby: bool | None = None
+
+    @property
+    def title(self) -> str:
+        """The name, and what an aggregator's process does."""
+        return self.name if self.standby is None else f"{self.name} ({'standby' if self.standby else 'active'})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +204,7 @@ def list_mirrors(picture: Picture, lags: Mapping[str, MirrorLags]) -> Iterator[M
 
 
 def list_services(picture: Picture, relay: str | None) -> Iterator[ServiceLine]:
-    """Yield relays and destinations that reported, have a position, or must exist."""
+    """Yield relays, destinations and aggregators that reported, have a position, or must exist."""
     known = {DESTINATION_KEY + name for name in picture.positions} | ({RELAY_KEY + relay} if relay else set())
     for name in sorted(picture.reports.keys() | known, reverse=True):
         report, destination = picture.reports.get(name), name.removeprefix(DESTINATION_KEY)
@@ -207,4 +214,5 @@ def list_services(picture: Picture, relay: str | None) -> Iterator[ServiceLine]:
             oldest=picture.oldest.get(destination),
             seen=picture.seen(name) if report else None,
             troubles=tuple(trouble.text for trouble in report.troubles) if report else (),
+            standby=report.is_standby if report and name.startswith(AGGREGATOR_KEY) else None,
         )

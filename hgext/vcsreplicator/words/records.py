@@ -24,7 +24,7 @@ UNSEALED_FORMAT = 2
 AGGREGATOR = "aggregator"
 
 # The beginnings of keys in topic `services`, before the source of a relay and the name of a destination.
-RELAY_KEY, DESTINATION_KEY = "relay ", "destination "
+RELAY_KEY, DESTINATION_KEY, AGGREGATOR_KEY = "relay ", "destination ", "aggregator "
 
 # The beginning of the group whose stored position is a destination's, before its name.
 DESTINATION_GROUP = "notifier-"
@@ -191,7 +191,8 @@ class AggregatorHeartbeat:
     than the states written before this heartbeat. `format` is AGGREGATOR_FORMAT or UNSEALED_FORMAT, 1 if the
     record does not say. `cut` has the
     partitions of `events` that lost their newest records and are being reread, partition → where it ended then: an aggregator that
-    starts continues there. `partitions` is how many of that topic the aggregator reads.
+    starts continues there. `partitions` is how many of that topic the aggregator reads. `instance` names the aggregator's process,
+    and `ended` says that this is its last heartbeat, so that another one need not wait.
     """
 
     time: Time
@@ -202,6 +203,8 @@ class AggregatorHeartbeat:
     format: Count = 1
     cut: Mapping[str, Count] | None = None
     partitions: Count | None = None
+    instance: str | None = None
+    ended: bool = False
 
 
 @extensible
@@ -223,10 +226,11 @@ class ServiceTrouble:
 @extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceReport:
-    """The heartbeat of a relay or a destination, with its troubles.
+    """The heartbeat of a relay or a destination, with its troubles, or of an aggregator's process.
 
-    Topic `services`, key `relay SOURCE` or `destination NAME`. `count` is the number of all troubles; `troubles` holds the first of
-    them, urgent ones before others and older before newer. A relay says how many `partitions` of `events` it writes to.
+    Topic `services`, key `relay SOURCE`, `destination NAME` or `aggregator HOST`. `count` is the number of all troubles; `troubles`
+    holds the first of them, urgent ones before others and older before newer. A relay says how many `partitions` of `events` it
+    writes to, an aggregator whether it stands by for another.
     """
 
     time: Time
@@ -234,6 +238,7 @@ class ServiceReport:
     count: Count = 0
     troubles: tuple[ServiceTrouble, ...] = ()
     partitions: Count | None = None
+    is_standby: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,7 +71,7 @@ class Aggregator:
         self._start = warm_starts if warm else contextlib.nullcontext
         self._number = next(_numbers)
         self._config = folder / f"aggregator-{self._number}.toml"
-        self._config.write_text(f"log = {json.dumps(log_url)}\n[aggregator]\nbeat = 1.0\n")
+        self._config.write_text(f"log = {json.dumps(log_url)}\n[aggregator]\nbeat = 1.0\ntakeover-after = 2.0\n")
         self._output = folder / f"aggregator-{self._number}.log"
 
     def __enter__(self) -> Self:

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The aggregator's standby: it follows the heartbeats of another one, and takes over once there are none.
+
+Any number of processes may run with the same configuration. One works, and fences the others: which of them commits never
+depends on a clock or on this module, which only decides when to try. Silence is measured by the own monotonic clock, and only while
+the log answers. An aggregator that is fenced stands by again.
+"""
+
+import os
+import random
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import structlog
+
+from ..log import SERVICES, STATE, Log, NewRecord
+from ..log.reports import INTERVAL, TIMEOUT
+from ..log.table import ReadStopped, Table
+from ..words.clock import Clock, SystemClock
+from ..words.errors import Fenced, ReplicationError, Unavailable
+from ..words.records import AGGREGATOR, AGGREGATOR_KEY, AggregatorHeartbeat, ServiceReport
+from ..words.retry import FAILOVER
+from ..words.shape import to_json, try_json
+from ..words.version import VERSION
+from . import loop
+from .loading import read_beat, read_state
+from .metrics import ACTIVE
+from .settings import AggregatorSettings
+
+# Seconds of one wait for a heartbeat; a request to stop waits for it.
+POLL = 1.0
+
+logger = structlog.get_logger()
+
+
+def run(
+    settings: AggregatorSettings,
+    log: Log,
+    *,
+    stop: threading.Event,
+    ready: Callable[[], None],
+    host: str,
+    instance: str | None = None,
+    clock: Clock | None = None,
+) -> None:
+    """Aggregate, or stand by for another aggregator, until `stop` is set.
+
+    Calls `ready` once it works or stands by. It reports to the log as the aggregator on `host`; heartbeats
+    name it by `instance`, or else by its process. Raises BadConfig, and Poisoned as
+    `loop.run` does.
+    """
+    clock, instance, is_fenced = clock or SystemClock(), instance or name_process(), False
+    announce = _only_once(ready)
+    with _Reporter(log, host, clock) as reporter:
+        while not stop.is_set():
+            try:
+                state = wait_for_turn(
+                    settings, log, instance, is_fenced=is_fenced, stop=stop, stands_by=announce, clock=clock
+                )
+                if state is not None:
+                    reporter.set_standby(stands_by=False)
+                    loop.run(settings, log, stop=stop, ready=announce, clock=clock, state=state, instance=instance)
+            except Fenced as error:
+                logger.warning("fenced", reason=str(error))
+                is_fenced = True
+            reporter.set_standby(stands_by=True)
+
+
+def wait_for_turn(
+    settings: AggregatorSettings,
+    log: Log,
+    instance: str,
+    *,
+    is_fenced: bool,
+    stop: threading.Event,
+    stands_by: Callable[[], None],
+    clock: Clock,
+) -> Table | None:
+    """Wait while another aggregator works; return what `state` has, or None at a stop.
+
+    Calls `stands_by` if it waits. It does not wait for an aggregator that ended, for a process of this machine that is gone, or for
+    one that has been silent for `takeover_after` since this began. With `is_fenced` another one has just begun, which may not have
+    sent a heartbeat yet. Waits for an unavailable log indefinitely. Raises BadConfig if a
+    newer release wrote `state`.
+    """
+    failures = 0
+    while not stop.is_set():
+        try:
+            state = read_state(log, stop)
+            beat = read_beat(state)
+            if not is_fenced and (beat is None or not _may_work(beat)):
+                return state
+            logger.info("standing by", active=beat and beat.instance)
+            stands_by()
+            if not _follow(
+                settings, log, Table(records={}, positions=state.positions), instance, stop=stop, clock=clock
+            ):
+                return None
+            return read_state(log, stop)
+        except ReadStopped:
+            return None
+        except Unavailable as error:
+            failures += 1
+            logger.warning("log unavailable", reason=str(error), failures=failures)
+            stop.wait(FAILOVER.delay(failures, random.random()))
+    return None
+
+
+def _follow(
+    settings: AggregatorSettings, log: Log, state: Table, instance: str, *, stop: threading.Event, clock: Clock
+) -> bool:
+    """Follow heartbeats until there are none; return False at a stop. Raises Unavailable."""
+    patience, heard = max(settings.takeover_after, 2 * settings.beat), clock.monotonic()
+    with closing(log.reader(state.positions)) as reader:
+        while not stop.is_set():
+            records = reader.poll(min(POLL, patience))
+            for record in records:
+                if record.key != AGGREGATOR:
+                    continue
+                heard, beat = clock.monotonic(), try_json(AggregatorHeartbeat, record.value)
+                if beat is not None and beat.ended and beat.instance != instance:
+                    logger.info("taking over", reason="the other aggregator ended")
+                    return True
+            silence = clock.monotonic() - heard
+            if records or silence < patience:
+                continue
+            if any(log.ends(STATE)[partition] > at for (_, partition), at in reader.positions().items()):
+                continue  # the reader is behind: what it lacks may be a heartbeat
+            logger.warning("taking over", reason=f"no heartbeat for {silence:.1f} s")
+            return True
+    return False
+
+
+def _may_work(beat: AggregatorHeartbeat) -> bool:
+    """Return whether the aggregator that sent this heartbeat may be at work.
+
+    One of an earlier release, which does not say who it is, is fenced at once, as it always was.
+    """
+    return beat.instance is not None and not beat.ended and not is_gone(beat.instance)
+
+
+def name_process() -> str:
+    """Return a name of this process that no other process has, on any machine."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}/{os.getpid()}/{_read_start(os.getpid())}"
+
+
+def is_gone(instance: str) -> bool:
+    """Return whether a process is known to have ended: a former one of this machine and container."""
+    machine, _, process = instance.partition("/")
+    own_machine, _, own_process = name_process().partition("/")
+    space, _, process = process.partition("/")
+    if machine != own_machine or space != own_process.partition("/")[0]:
+        return False
+    pid, _, start = process.partition("/")
+    return not pid.isdecimal() or _read_start(int(pid)) != start
+
+
+def _read_start(pid: int) -> str:
+    """Return when a process started, in ticks since the boot; empty if it has ended, or there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+def _only_once(ready: Callable[[], None]) -> Callable[[], None]:
+    called = threading.Event()
+
+    def announce() -> None:
+        if not called.is_set():
+            called.set()
+            ready()
+
+    return announce
+
+
+class _Reporter:
+    """Reports every INTERVAL seconds that this process runs, in a thread, and withdraws that at the end.
+
+    Of two processes on one host the log has the report of either.
+    """
+
+    def __init__(self, log: Log, host: str, clock: Clock) -> None:
+        self._log, self._key, self._clock = log, f"{AGGREGATOR_KEY}{host}", clock
+        self._stands_by, self._ended = True, threading.Event()
+        self._changed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="reports", daemon=True)
+
+    def __enter__(self) -> "_Reporter":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        self._changed.set()
+        self._thread.join()
+        self._write(None)
+
+    def set_standby(self, *, stands_by: bool) -> None:
+        """Report at once whether this process works or stands by."""
+        ACTIVE.set(not stands_by)
+        if stands_by != self._stands_by:
+            self._stands_by = stands_by
+            self._changed.set()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            report = ServiceReport(time=self._clock.now(), version=VERSION, count=0, is_standby=self._stands_by)
+            self._write(to_json(report))
+            self._changed.wait(INTERVAL)
+            self._changed.clear()
+
+    def _write(self, value: bytes | None) -> None:
+        try:
+            self._log.append([NewRecord(topic=SERVICES, key=self._key, value=value)], timeout=TIMEOUT)
+        except ReplicationError as error:
+            logger.warning("report not written", reason=str(error))
