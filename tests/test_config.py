@@ -127,7 +127,7 @@ class Hiding:
 
 
 @pytest.mark.parametrize(("root", "is_named"), [("/m", False), ("/m/a", True), ("/other", False)])
-def test_a_mirror_below_a_root_of_the_master_is_named_though_they_may_be_on_two_machines(
+def test_a_mirror_below_a_root_of_the_master_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: str, is_named: bool
 ) -> None:
     monkeypatch.setattr("hgext.vcsreplicator.cli.config.log_of", lambda _: nullcontext(Hiding()))
@@ -138,7 +138,7 @@ def test_a_mirror_below_a_root_of_the_master_is_named_though_they_may_be_on_two_
     )
 
 
-def test_topics_that_a_user_of_kafka_may_not_see_are_not_called_missing_alone(
+def test_topics_that_a_kafka_user_may_not_see_are_not_called_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hgext.vcsreplicator.cli.config.log_of", lambda _: nullcontext(Hiding()))
@@ -149,7 +149,7 @@ def test_topics_that_a_user_of_kafka_may_not_see_are_not_called_missing_alone(
     )
 
 
-def test_mirrors_on_two_machines_have_one_root_in_the_file_that_they_share(tmp_path: Path) -> None:
+def test_mirrors_on_two_machines_have_one_root_in_a_shared_file(tmp_path: Path) -> None:
     mirrors = '[mirror.a]\nroot = "/r"\n[mirror.b]\nroot = "/r"\n'
     _check_sections(load(written(tmp_path, f'log = "kafka://localhost:9092"\n{mirrors}')))
 
@@ -297,7 +297,7 @@ def test_a_number_that_makes_no_sense_is_a_mistake_of_the_user(tmp_path: Path, w
     assert f"Invalid value for '{words[-2]}'" in result.output
 
 
-def test_a_check_fails_while_topics_are_missing_and_says_what_creates_them(tmp_path: Path) -> None:
+def test_a_check_fails_while_topics_are_missing_and_says_the_command(tmp_path: Path) -> None:
     file = written(tmp_path, f'log = "sqlite://{tmp_path}/log.db"\n')
     with open_log(f"sqlite://{tmp_path}/log.db", creates=True) as log:
         log.create([topic for topic in topics(partitions=1) if topic.name not in ("state", "errors")])

@@ -193,9 +193,7 @@ def test_transcript_holds(transcript: Path, runner: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_every_question_is_answered_as_if_a_mirror_held_nothing_but_what_is_released(
-    runner: Path, tmp_path: Path
-) -> None:
+def test_every_question_is_answered_as_if_only_the_release_were_there(runner: Path, tmp_path: Path) -> None:
     assert difference(TESTS / "hg" / "serving" / "everything.t", runner, tmp_path, one_in=1) == ""
 
 

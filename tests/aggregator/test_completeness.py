@@ -109,9 +109,7 @@ def late_reader(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @KNOWN
 @pytest.mark.usefixtures("late_reader")
-def test_a_start_reads_what_the_predecessor_sent_before_it_announces_the_successor(
-    here: Installation, known: int
-) -> None:
+def test_a_start_reads_the_predecessor_before_it_announces_a_successor(here: Installation, known: int) -> None:
     with here.session() as session:
         here.begin(session, known)
     here.leave(known)
@@ -127,9 +125,7 @@ def test_a_start_reads_what_the_predecessor_sent_before_it_announces_the_success
 
 
 @KNOWN
-def test_a_successor_waits_while_a_partition_does_not_answer_and_a_minute_longer_for_the_relay(
-    here: Installation, known: int
-) -> None:
+def test_a_successor_waits_for_a_silent_partition_and_a_minute_longer(here: Installation, known: int) -> None:
     with here.session() as session:
         here.begin(session, known)
         here.log.leaderless.add((EVENTS, OLD))
@@ -144,9 +140,7 @@ def test_a_successor_waits_while_a_partition_does_not_answer_and_a_minute_longer
 
 
 @pytest.mark.parametrize("hours", [-5, 5], ids=["ahead", "back"])
-def test_a_successor_waits_a_minute_for_a_departure_however_the_time_of_day_is_set(
-    here: Installation, hours: int
-) -> None:
+def test_a_successor_waits_a_minute_for_a_departure_by_any_clock(here: Installation, hours: int) -> None:
     with here.session() as session:
         here.begin(session, 1)
         here.push(here.successor, Type.CREATED)
@@ -160,9 +154,7 @@ def test_a_successor_waits_a_minute_for_a_departure_however_the_time_of_day_is_s
 
 
 @pytest.mark.parametrize("hours", [-5, 5], ids=["ahead", "back"])
-def test_a_successor_whose_predecessor_left_without_a_word_goes_after_a_minute_however_the_time_of_day_is_set(
-    here: Installation, hours: int
-) -> None:
+def test_a_successor_of_one_that_vanished_waits_a_minute_by_any_clock(here: Installation, hours: int) -> None:
     with here.session() as session:
         here.begin(session, 1)
         here.push(here.successor, Type.CREATED)
@@ -172,7 +164,7 @@ def test_a_successor_whose_predecessor_left_without_a_word_goes_after_a_minute_h
     assert here.noticed() == [(1, 1), (2, 1)]
 
 
-def test_a_successor_that_came_while_the_clock_was_ahead_goes_after_a_minute_of_the_next_session(
+def test_a_successor_from_a_clock_ahead_goes_a_minute_into_a_session(
     here: Installation,
 ) -> None:
     """Its arrival is stored with that time of day."""
@@ -210,9 +202,7 @@ def test_an_answer_that_came_late_is_no_answer_of_the_time_before(
 
 
 @pytest.mark.parametrize("running", [0.0, 90.0])
-def test_a_successor_of_which_no_predecessor_is_known_goes_once_everything_is_read(
-    here: Installation, running: float
-) -> None:
+def test_a_successor_without_a_known_predecessor_goes_after_reading(here: Installation, running: float) -> None:
     with here.session() as session:
         here.step(session, running)
         here.push(here.successor, Type.CREATED)
@@ -241,7 +231,7 @@ def test_check_names_a_partition_that_has_not_answered_for_a_minute(here: Instal
         assert not any(map(is_about_events, here.alarms()))
 
 
-def test_check_says_why_a_successor_waits_for_a_log_whose_every_answer_is_late(here: Installation) -> None:
+def test_check_says_why_a_successor_waits_for_a_slow_log(here: Installation) -> None:
     ends = here.log.ends
 
     def answer_late(topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
@@ -266,7 +256,7 @@ def test_check_says_why_a_successor_waits_for_a_log_whose_every_answer_is_late(h
     assert here.noticed() == [(2, 1)]
 
 
-def test_an_answer_that_the_loop_takes_late_is_not_a_late_answer_of_the_log(
+def test_an_answer_taken_late_by_the_loop_is_no_late_answer_of_the_log(
     here: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     aggregation = Aggregation(Roster(), {(EVENTS, OLD): 0, (EVENTS, NEW): 0})

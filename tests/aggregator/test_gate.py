@@ -432,7 +432,7 @@ def test_an_aggregator_with_another_key_counts_what_is_sealed_for_it(memory: Ins
     assert len(roster_of(memory.log).aggregator_keys or ()) == 2
 
 
-def test_an_aggregator_that_knows_no_seals_takes_over_from_none_that_checks_them(
+def test_an_aggregator_without_seals_takes_over_from_none_with_them(
     memory: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as former:

@@ -69,7 +69,7 @@ def step(session: Session, clock: HandClock, times: int = 1) -> None:
         clock.advance(SETTINGS.beat)
 
 
-def test_a_start_reads_the_whole_state_once_and_what_came_while_it_fenced_the_older_one(log: CountingLog) -> None:
+def test_a_start_reads_the_state_once_and_what_came_while_it_fenced(log: CountingLog) -> None:
     clock, chain, stop = log._clock, Chain("x"), threading.Event()
     assert isinstance(clock, HandClock)
     older = open_session(log)
@@ -109,7 +109,7 @@ def test_a_session_after_an_outage_loads_the_tables_with_one_reader(log: Countin
     assert session.aggregation.roster.mirrors
 
 
-def test_an_aggregator_of_an_older_release_refuses_to_start_and_fences_none(log: CountingLog) -> None:
+def test_an_aggregator_of_an_older_release_does_not_start_or_fence(log: CountingLog) -> None:
     beat = AggregatorHeartbeat(time=1.0, roster=1, held=0, format=AGGREGATOR_FORMAT + 1)
     log.append([NewRecord(topic=STATE, key=GROUP, value=to_json(beat))])
     newer = log.transactor(GROUP)
@@ -118,7 +118,7 @@ def test_an_aggregator_of_an_older_release_refuses_to_start_and_fences_none(log:
     newer.commit([])
 
 
-def test_an_idle_aggregator_asks_at_each_sign_of_life_for_the_ends_of_state_and_events_and_rarely_roster(
+def test_an_idle_aggregator_asks_for_ends_at_each_heartbeat_alone(
     log: CountingLog,
 ) -> None:
     clock = log._clock
@@ -145,9 +145,7 @@ def test_positions_that_rest_are_stored_again_once_an_hour(log: CountingLog) -> 
     assert log.stored(GROUP, EVENTS) == {0: 3}
 
 
-def test_a_state_that_is_shown_a_moment_after_its_commit_counts_as_no_loss(
-    log: CountingLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_state_shown_a_moment_after_its_commit_is_no_loss(log: CountingLog, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, chain, ends = log._clock, Chain("x"), [0]
     assert isinstance(clock, HandClock)
     session = open_session(log)
@@ -170,7 +168,7 @@ def test_a_state_that_is_shown_a_moment_after_its_commit_counts_as_no_loss(
     assert log.copied(STATE)[2][STATE, 0, chain.repository] == before
 
 
-def test_a_replay_of_an_older_history_is_not_taken_for_the_state_that_was_lost(log: CountingLog) -> None:
+def test_a_replay_of_an_older_history_is_not_taken_for_the_lost_state(log: CountingLog) -> None:
     clock, older, newer = log._clock, Chain("x"), Chain("x", incarnation=2)
     assert isinstance(clock, HandClock)
     newer.repository = older.repository
@@ -204,7 +202,7 @@ def silent_seconds(mirror: str) -> float | None:
     return measured("mirror_silent_seconds", mirror=mirror)
 
 
-def test_a_metric_measures_the_silence_of_each_mirror_that_must_give_signs_of_life(log: CountingLog) -> None:
+def test_a_metric_measures_the_silence_of_each_mirror(log: CountingLog) -> None:
     clock, chain = log._clock, Chain("x")
     assert isinstance(clock, HandClock)
     session = open_session(log)
@@ -218,7 +216,7 @@ def test_a_metric_measures_the_silence_of_each_mirror_that_must_give_signs_of_li
     assert silent_seconds("alpha") is None
 
 
-def test_a_metric_measures_how_long_the_first_event_of_a_repository_has_waited(log: CountingLog) -> None:
+def test_a_metric_measures_how_long_the_first_event_has_waited(log: CountingLog) -> None:
     clock, chain = log._clock, Chain("x")
     assert isinstance(clock, HandClock)
     session = open_session(log)
@@ -237,7 +235,7 @@ def test_a_metric_measures_how_long_the_first_event_of_a_repository_has_waited(l
     assert measured("mirror_lag_events", mirror="alpha") == 0.0
 
 
-def test_metrics_tell_what_each_mirror_has_not_applied_from_the_notices_that_wait_for_it(log: CountingLog) -> None:
+def test_metrics_tell_what_each_mirror_has_not_applied(log: CountingLog) -> None:
     clock, chain = log._clock, Chain("x")
     assert isinstance(clock, HandClock)
     session = open_session(log)
@@ -257,7 +255,7 @@ def test_metrics_tell_what_each_mirror_has_not_applied_from_the_notices_that_wai
     assert (figures("alpha"), figures("beta")) == ((0.0, 1.0), (0.0, 2.0))
 
 
-def test_a_metric_counts_the_alarms_that_last_and_forgets_those_that_are_over(log: CountingLog) -> None:
+def test_a_metric_counts_the_alarms_that_last_and_forgets_others(log: CountingLog) -> None:
     clock, chain = log._clock, Chain("x")
     assert isinstance(clock, HandClock)
     session = open_session(log)
@@ -342,7 +340,7 @@ def test_old_requests_are_not_decided_again_after_the_log_lost_the_newest(log: C
     assert second.aggregation.roster.version == first.aggregation.roster.version
 
 
-def test_lines_about_stored_records_that_cannot_be_read_name_repository_and_place(log: CountingLog) -> None:
+def test_lines_about_unreadable_records_name_repository_and_place(log: CountingLog) -> None:
     event = Chain("x").next()
     for topic, key in ((STATE, event.repository), (PENDING, f"{event.repository}/seven"), (NOTICES, event.repository)):
         log.append([NewRecord(topic=topic, key=key, value=b"not JSON", headers=headers(event, "hg://master"))])

@@ -121,7 +121,7 @@ def test_kills_at_random_lose_nothing_and_announce_nothing_early_or_twice(url: s
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_three_hundred_kills_lose_nothing_and_announce_nothing_early_or_twice(
+def test_three_hundred_kills_lose_nothing_and_announce_nothing_early(
     url: str, log: Log, tmp_path: Path, told: Callable[[object], None]
 ) -> None:
     told(die_at_random(url, log, tmp_path, kills=300, seed=2))
@@ -161,7 +161,7 @@ def break_off(log: Log, kafka: Kafka, folder: Path, ways: list[str], seed: int) 
 @pytest.mark.slow
 @pytest.mark.services
 @pytest.mark.timeout(1800)
-def test_a_broker_that_is_stopped_and_killed_again_and_again_costs_no_notice_and_repeats_none(
+def test_a_broker_stopped_and_killed_again_and_again_costs_no_notice(
     own_service: Callable[[type[Kafka]], Kafka], tmp_path: Path
 ) -> None:
     kafka = own_service(Kafka)
@@ -212,7 +212,7 @@ def is_locked(url: str) -> bool:
 
 
 @pytest.mark.sample(1, keep=("sqlite",))
-def test_one_that_was_suspended_while_another_took_over_writes_nothing_more(url: str, log: Log, tmp_path: Path) -> None:
+def test_an_aggregator_suspended_during_a_takeover_writes_nothing_more(url: str, log: Log, tmp_path: Path) -> None:
     chains = repositories(4)
     ask(log, Verb.ADD, "alpha")
     with mirrors(url, "alpha"), Aggregator(url, tmp_path) as older:
@@ -234,9 +234,7 @@ def test_one_that_was_suspended_while_another_took_over_writes_nothing_more(url:
 
 
 @pytest.mark.sample(1, keep=("kafka",))
-def test_a_mirror_that_is_away_holds_everything_and_all_comes_in_order_when_it_is_back(
-    url: str, log: Log, tmp_path: Path
-) -> None:
+def test_a_mirror_that_is_away_holds_all_until_it_is_back(url: str, log: Log, tmp_path: Path) -> None:
     chains = repositories(20)
     ask(log, Verb.ADD, "alpha")
     ask(log, Verb.ADD, "beta")
@@ -306,7 +304,7 @@ def test_a_stop_ends_the_wait_for_records(log: Log, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.sample(1, keep=("kafka",))
-def test_of_two_that_both_meet_trouble_the_older_leaves_and_the_newer_goes_on(
+def test_of_two_in_trouble_the_older_leaves_and_the_newer_goes_on(
     url: str, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls, step = itertools.count(1), Session.step
@@ -374,7 +372,7 @@ def test_a_hundred_thousand_waiting_notices_are_loaded_and_go_on(url: str, log: 
         eventually(lambda: all_noticed(log, chains), timeout=240)
 
 
-def test_the_start_logs_each_topic_whose_records_expire_though_they_are_needed() -> None:
+def test_the_start_logs_each_topic_whose_needed_records_expire() -> None:
     class Losing(MemoryLog):
         def compare(self, wanted: Sequence[Topic]) -> list[TopicComparison]:
             policy = TopicDifference(setting="cleanup.policy", found="delete", needed="compact", is_must=True)

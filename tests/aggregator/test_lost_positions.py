@@ -121,7 +121,7 @@ def move_to_the_end(log: Log) -> None:
     log.acknowledge(GROUP, EVENTS, log.ends(EVENTS))
 
 
-def test_a_group_that_was_moved_to_the_end_skips_nothing_that_a_mirror_has(log: Log) -> None:
+def test_a_group_moved_to_the_end_skips_nothing_that_a_mirror_has(log: Log) -> None:
     chains = [Chain(f"group/{number}") for number in range(4)]
     push_everywhere(log, chains[:3], 2)
     acknowledge(log, *chains[:3])
@@ -134,7 +134,7 @@ def test_a_group_that_was_moved_to_the_end_skips_nothing_that_a_mirror_has(log: 
     assert errors(log) == []
 
 
-def test_a_group_that_was_moved_to_the_end_skips_nothing_before_the_next_push(log: Log) -> None:
+def test_a_group_moved_to_the_end_skips_nothing_before_the_next_push(log: Log) -> None:
     """No mirror says anything: the next event does not follow the last one that is known."""
     chain, new = Chain("one"), Chain("new")
     send(log, chain.take(2))
@@ -159,7 +159,7 @@ def held(log: Log) -> int:
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("lost", [[PENDING], [STATE], [PENDING, STATE]], ids=lambda lost: " and ".join(lost))
 @pytest.mark.parametrize("moved", [False, True], ids=["", "and the group is moved to the end"])
-def test_topics_that_were_made_anew_cost_no_notice_repeat_none_and_break_no_chain(
+def test_topics_made_anew_cost_and_repeat_no_notice(
     log: Log, make_anew: Callable[[str], None], lost: list[str], moved: bool
 ) -> None:
     chains = [Chain(f"group/{number}") for number in range(3)]
@@ -190,7 +190,7 @@ def memory() -> tuple[HandClock, MemoryLog]:
     return clock, log
 
 
-def test_a_level_that_is_invented_makes_the_log_read_again_once_and_is_set_aside_once(
+def test_an_invented_level_has_the_log_read_again_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock, log = memory()
@@ -218,7 +218,7 @@ def test_a_level_that_is_invented_makes_the_log_read_again_once_and_is_set_aside
     assert noticed(log, chain) == [1, 2]
 
 
-def test_events_that_mirrors_have_and_the_log_lacks_are_an_alarm_until_they_are_sent_again() -> None:
+def test_events_that_mirrors_alone_have_are_an_alarm_until_sent_again() -> None:
     clock, log = memory()
     chain = Chain("one")
     events = chain.take(3)
@@ -243,7 +243,7 @@ def test_events_that_mirrors_have_and_the_log_lacks_are_an_alarm_until_they_are_
         assert told() == ()
 
 
-def test_a_mirror_that_has_nothing_of_a_repository_has_no_event_that_the_log_lacks() -> None:
+def test_a_mirror_with_nothing_of_a_repository_has_no_lost_event() -> None:
     clock, log = memory()
     chain = Chain("one")
     send(log, chain.take(2))
@@ -287,7 +287,7 @@ def test_levels_that_come_before_their_events_make_nothing_be_read_again(monkeyp
     assert all_announced(log, chain)
 
 
-def test_a_mirror_that_is_always_ahead_of_the_log_by_one_makes_nothing_be_read_again(
+def test_a_mirror_always_ahead_by_one_has_nothing_read_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock, log = memory()
@@ -304,9 +304,7 @@ def test_a_mirror_that_is_always_ahead_of_the_log_by_one_makes_nothing_be_read_a
     assert errors(log) == []
 
 
-def test_what_neither_pending_nor_events_has_is_reported_everywhere_and_the_rest_goes_on(
-    log: Log, make_anew: Callable[[str], None]
-) -> None:
+def test_what_neither_pending_nor_events_has_is_reported_everywhere(log: Log, make_anew: Callable[[str], None]) -> None:
     chain = Chain("one")
     send(log, chain.take(3))
     work(log, lambda: held(log) == 3)
@@ -331,7 +329,7 @@ def test_what_neither_pending_nor_events_has_is_reported_everywhere_and_the_rest
     assert len(errors(log)) == 1
 
 
-def test_events_that_expired_unread_are_an_alarm_until_they_are_sent_again_and_named_if_others_come_first() -> None:
+def test_events_that_expired_unread_are_an_alarm_until_sent_again() -> None:
     clock, log = memory()
     again, passed = Chain("again"), Chain("passed")
     send(log, [*again.take(1), *passed.take(1)])

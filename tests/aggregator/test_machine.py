@@ -404,7 +404,7 @@ def quiet_log() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-def test_a_history_that_is_renamed_and_replaced_at_once_was_gated_by_its_last_path() -> None:
+def test_a_history_renamed_and_replaced_at_once_had_its_last_paths_gates() -> None:
     world = World()
     world.ask(Verb.ADD, "beta")
     world.ask(Verb.ADD, "alpha", rules=Rules(include=("re:a",)))
@@ -447,7 +447,7 @@ def test_no_order_breaks_where_others_fill_the_places_of_lost_events() -> None:
     world.teardown()
 
 
-def test_an_adoption_in_the_place_of_a_lost_event_is_found_though_no_mirror_gates() -> None:
+def test_an_adoption_in_place_of_a_lost_event_is_found_without_gates() -> None:
     """The aggregator had read that far, so it sees the loss by the levels of mirrors alone."""
     world = World()
     world.push("a", 1)
@@ -458,7 +458,7 @@ def test_an_adoption_in_the_place_of_a_lost_event_is_found_though_no_mirror_gate
     world.teardown()
 
 
-def test_an_event_taken_again_before_the_joining_point_of_a_mirror_does_not_wait_for_it() -> None:
+def test_an_event_before_a_mirrors_joining_point_does_not_wait_for_it() -> None:
     """The log lost the event, which had stood behind that point, before the aggregator read it."""
     world = World()
     world.found({"alpha"}, 0.005)
@@ -472,7 +472,7 @@ def test_an_event_taken_again_before_the_joining_point_of_a_mirror_does_not_wait
     world.teardown()
 
 
-def test_streams_go_on_after_a_state_that_was_lost_before_any_position_was_stored() -> None:
+def test_streams_go_on_after_a_state_was_lost_before_its_first_position() -> None:
     world = World()
     world.found({"alpha"}, 0.0)
     world.at_the_log("copy", is_seen=False)
@@ -481,7 +481,7 @@ def test_streams_go_on_after_a_state_that_was_lost_before_any_position_was_store
     world.teardown()
 
 
-def test_a_mirror_that_joins_later_needs_nothing_of_a_repository_that_was_replaced() -> None:
+def test_a_mirror_that_joins_later_needs_nothing_that_was_replaced() -> None:
     world = World()
     world.found({"alpha"}, 0.0)
     world.push("a", 2)
@@ -495,7 +495,7 @@ def test_a_mirror_that_joins_later_needs_nothing_of_a_repository_that_was_replac
     assert ("beta", world.chains["a"][0].repository) not in world.levels
 
 
-def test_a_successor_that_is_found_by_the_levels_of_mirrors_waits_for_the_departure_before_it() -> None:
+def test_a_successor_found_by_levels_waits_for_the_departure_before_it() -> None:
     """The log lost the place of its event, so that it comes after the others have settled."""
     world = World()
     world.found(set(MIRRORS), 0.005)
@@ -513,7 +513,7 @@ def test_a_successor_that_is_found_by_the_levels_of_mirrors_waits_for_the_depart
 
 
 @pytest.mark.parametrize("adoptions", [2, MOST_REPLACED])
-def test_an_adoption_is_announced_whose_forerunners_the_log_lost_before_they_were_read(adoptions: int) -> None:
+def test_an_adoption_is_announced_whose_forerunners_the_log_lost_unread(adoptions: int) -> None:
     """The outbox sends the newest alone again, and that stands where the first history was read."""
     world = World()
     world.found({"alpha"}, 0.005)

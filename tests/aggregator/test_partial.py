@@ -80,7 +80,7 @@ def at(path: str, partition: int, generation: int) -> bool:
     return partition_of(Chain(path, generation=generation).repository, 2) == partition
 
 
-def test_a_start_goes_on_with_the_partitions_that_answer_and_ends_its_session_once_another_does(log: Halves) -> None:
+def test_a_start_goes_on_with_partitions_that_answer_until_others_do(log: Halves) -> None:
     silent, there = chains()[SILENT], chains()[THERE]
     log.push(silent, there)
     with log.session() as session:
@@ -101,7 +101,7 @@ def test_a_start_goes_on_with_the_partitions_that_answer_and_ends_its_session_on
     assert log.noticed()[2:] == [(there.path, 1, 2), (silent.path, 1, 2)]
 
 
-def test_what_is_stored_of_a_repository_is_announced_though_its_partition_does_not_answer(log: Halves) -> None:
+def test_a_stored_repository_is_announced_though_its_partition_hangs(log: Halves) -> None:
     silent = chains()[SILENT]
     send(log, silent.take(2))
     with log.session() as session:
@@ -139,9 +139,7 @@ def test_an_aggregator_reads_everything_anew_once_a_partition_answers() -> None:
 
 
 @pytest.mark.parametrize("is_known", [False, True])
-def test_no_successor_is_announced_before_all_partitions_are_read_that_may_have_its_predecessor(
-    log: Halves, is_known: bool
-) -> None:
+def test_no_successor_is_announced_before_all_partitions_are_read(log: Halves, is_known: bool) -> None:
     path = next(path for path in map(str, range(1000)) if at(path, SILENT, 1) and at(path, THERE, 2))
     former, successor, other = Chain(path), Chain(path, generation=2), chains()[THERE]
     if is_known:
@@ -235,7 +233,7 @@ def test_a_stop_ends_the_search_for_the_partitions_that_answer(log: Halves) -> N
     assert asked == [None]
 
 
-def test_a_partition_that_loses_its_leader_while_it_is_read_again_holds_up_no_other_and_loses_nothing(
+def test_a_partition_that_loses_its_leader_in_a_rereading_loses_nothing(
     log: Halves, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rereading, "SLICE", 1)
@@ -263,9 +261,7 @@ def test_a_partition_that_loses_its_leader_while_it_is_read_again_holds_up_no_ot
     assert log.noticed()[1:] == [(skipped.path, 1, seq) for seq in range(1, 13)]
 
 
-def test_a_silent_partition_that_hangs_holds_up_no_other_and_is_found_once_it_answers(
-    log: Halves, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_partition_holds_up_no_other_and_is_found_again(log: Halves, monkeypatch: pytest.MonkeyPatch) -> None:
     silent, there = chains()[SILENT], chains()[THERE]
     send(log, silent.take(1))
     log.fall_silent()

@@ -38,7 +38,7 @@ def is_silent(log: Log, partition: int) -> bool:
     return False
 
 
-def test_a_start_without_one_broker_of_three_goes_on_with_what_the_others_lead(
+def test_a_start_without_one_broker_of_three_goes_on_with_the_others(
     tmp_path: Path, told: Callable[[object], None]
 ) -> None:
     with KafkaCluster() as cluster:

@@ -82,7 +82,7 @@ def test_an_event_whose_position_was_not_stored_is_announced_once(killed_after: 
 
 
 @pytest.mark.parametrize("what", [Type.RENAMED, Type.DELETED, "adopted"])
-def test_a_change_of_place_or_history_whose_position_was_not_stored_is_announced_once(what: str) -> None:
+def test_a_change_of_place_with_no_stored_position_is_announced_once(what: str) -> None:
     it, chain = Installation(), Chain("x")
     send(it.log, chain.take(2))
     if what == "adopted":

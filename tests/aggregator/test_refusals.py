@@ -62,7 +62,7 @@ def test_a_limit_that_changes_is_tried_at_once_and_ends_the_long_pauses(aggregat
     assert aggregator.tries(700.0) == [BEAT, 600.0]
 
 
-def test_a_record_that_is_refused_long_after_another_was_taken_begins_with_the_short_pause(
+def test_a_record_refused_long_after_another_begins_with_a_short_pause(
     aggregator: Aggregator,
 ) -> None:
     aggregator.tries(86400.0)

@@ -81,7 +81,7 @@ def test_a_start_ends_though_the_log_loses_records_while_it_is_read(topic: str) 
         assert log.topic is None
 
 
-def test_events_are_read_again_to_the_end_of_a_log_that_loses_records_meanwhile() -> None:
+def test_events_are_read_again_to_the_end_of_a_log_that_loses_records() -> None:
     clock, log = installation(Shrinking)
     chain = Chain("x")
     send(log, chain.take(6))
@@ -113,7 +113,7 @@ def test_a_wish_to_stop_ends_a_start_that_reads() -> None:
     assert not thread.is_alive()
 
 
-def test_what_is_read_again_holds_up_neither_other_partitions_nor_the_sign_of_life(
+def test_a_rereading_holds_up_neither_partitions_nor_the_heartbeat(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("hgext.vcsreplicator.aggregator.rereading.SLICE", 1)
@@ -154,7 +154,7 @@ def other_history(log: MemoryLog, session: Session) -> Chain:
     return other
 
 
-def test_a_gap_where_the_log_was_filled_anew_is_no_loss_until_the_partition_is_read_again() -> None:
+def test_a_gap_where_the_log_was_filled_anew_is_no_loss_before_reading() -> None:
     clock, log = installation()
     with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
         other, chain = other_history(log, session), Chain("x")
@@ -184,7 +184,7 @@ def test_the_adoption_that_stands_where_the_log_was_filled_anew_is_found() -> No
         assert log.records(ERRORS) == []
 
 
-def test_events_that_stand_where_the_log_was_filled_anew_are_found_by_the_levels_of_mirrors() -> None:
+def test_events_where_the_log_was_filled_anew_are_found_by_levels() -> None:
     clock, log = installation()
     with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
         other, chain = other_history(log, session), Chain("x")
@@ -197,7 +197,7 @@ def test_events_that_stand_where_the_log_was_filled_anew_are_found_by_the_levels
         assert log.records(ERRORS) == []
 
 
-def test_events_of_a_forked_repository_that_stand_where_the_log_was_filled_anew_are_found() -> None:
+def test_events_of_a_fork_where_the_log_was_filled_anew_are_found() -> None:
     clock, log = installation()
     chain = Chain("x")
     with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
@@ -214,7 +214,7 @@ def test_events_of_a_forked_repository_that_stand_where_the_log_was_filled_anew_
         assert "event 1 (" in from_json(ErrorRecord, error.value or b"").reason
 
 
-def test_a_fork_of_what_the_log_lost_unread_is_taken_first_and_named_with_the_next_event() -> None:
+def test_a_fork_of_what_was_lost_unread_is_taken_first_and_named_later() -> None:
     clock, log = installation()
     chain, adopted = Chain("x"), Chain("x", incarnation=2)
     adopted.repository = chain.repository
@@ -234,7 +234,7 @@ def test_a_fork_of_what_the_log_lost_unread_is_taken_first_and_named_with_the_ne
         assert session.aggregation.repositories[chain.repository].state.fork is None  # type: ignore[union-attr]
 
 
-def test_a_gap_behind_a_fork_stays_a_fork_when_the_whole_log_lacks_what_is_before_it() -> None:
+def test_a_gap_behind_a_fork_stays_a_fork_when_the_log_lacks_it() -> None:
     clock, log = installation()
     chain = Chain("x")
     with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
@@ -261,7 +261,7 @@ def test_a_history_that_was_never_adopted_makes_the_log_read_again_once(monkeypa
     assert read_again == [0]
 
 
-def test_a_log_whose_oldest_records_expired_is_not_read_again_for_each_repository(
+def test_a_log_with_expired_records_is_not_read_again_per_repository(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Rereading, "begin", lambda *_: pytest.fail("read again"))
@@ -313,7 +313,7 @@ def test_each_record_is_read_again_once_however_many_gaps_come(monkeypatch: pyte
     assert ends == [7] * 6
 
 
-def test_a_partition_is_read_from_its_beginning_if_the_log_lost_what_was_read_again_before() -> None:
+def test_a_partition_is_read_whole_if_the_log_lost_what_was_read_again() -> None:
     clock, log = installation()
     other, chain = Chain("other"), Chain("x")
     with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
@@ -328,7 +328,7 @@ def test_a_partition_is_read_from_its_beginning_if_the_log_lost_what_was_read_ag
         assert noticed(log, chain) == [1, 2]
 
 
-def test_an_invented_level_that_grows_with_the_log_makes_it_read_again_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invented_level_that_grows_with_the_log_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, log = installation()
     chain, other, read_again = Chain("x"), Chain("other"), []
     begin = Rereading.begin
@@ -345,7 +345,7 @@ def test_an_invented_level_that_grows_with_the_log_makes_it_read_again_once(monk
     assert read_again == [0]
 
 
-def test_a_fork_that_was_passed_unread_is_recorded_when_its_partition_is_read_again() -> None:
+def test_a_fork_passed_unread_is_recorded_when_it_is_read_again() -> None:
     clock, log = installation()
     chain = Chain("x")
     with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
@@ -363,7 +363,7 @@ def test_a_fork_that_was_passed_unread_is_recorded_when_its_partition_is_read_ag
         assert fork.id in from_json(ErrorRecord, error.value or b"").reason
 
 
-def test_a_fork_is_recorded_at_the_end_of_a_log_that_lost_what_was_behind_it() -> None:
+def test_a_fork_is_recorded_at_the_end_of_a_log_that_lost_the_rest() -> None:
     clock, log = installation()
     chain = Chain("x")
     first, second = chain.take(2)

@@ -106,7 +106,7 @@ def test_what_was_not_prepared_is_added_in_one_round_trip(log: Log, requests: li
                 assert found[max(0, found.count(ADDED) - 1) :] == [ADDED, PRODUCED, ENDED]
 
 
-def test_positions_of_events_are_stored_with_the_sign_of_life_and_at_the_end(log: Log, requests: list[str]) -> None:
+def test_positions_are_stored_with_the_heartbeat_and_at_the_end(log: Log, requests: list[str]) -> None:
     with flow(log, requests, wait=4.9) as it:
         place = partition_of(it.chain.repository, PARTITIONS)
         it.push()

@@ -82,7 +82,7 @@ def test_a_long_replacement_of_a_history_delays_no_sign_of_life(monkeypatch: pyt
     assert max(later - earlier for earlier, later in itertools.pairwise(times)) < 15
 
 
-def test_levels_that_cannot_be_read_are_recorded_once_however_often_the_aggregator_starts() -> None:
+def test_unreadable_levels_are_recorded_once_over_many_starts() -> None:
     clock = HandClock()
     log = MemoryLog(clock)
     log.create(topics(partitions=1))
@@ -98,7 +98,7 @@ def test_levels_that_cannot_be_read_are_recorded_once_however_often_the_aggregat
     assert recorded == ["alpha/0", "beta/0", "alpha/1", "beta/1", "alpha/2", "beta/2"]
 
 
-def test_levels_that_cannot_be_read_are_recorded_also_in_a_log_that_was_made_anew() -> None:
+def test_unreadable_levels_are_recorded_also_in_a_log_made_anew() -> None:
     clock = HandClock()
     log = MemoryLog(clock)
     log.create(topics(partitions=1))
@@ -109,7 +109,7 @@ def test_levels_that_cannot_be_read_are_recorded_also_in_a_log_that_was_made_ane
     assert len(log.records(ERRORS)) == 1
 
 
-def test_many_levels_that_cannot_be_read_are_recorded_in_transactions_of_bounded_size(
+def test_many_unreadable_levels_are_recorded_in_bounded_transactions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
@@ -187,7 +187,7 @@ def replace_repository(number: int, *, is_written: bool) -> tuple[KillingLog, li
 
 @pytest.mark.more
 @pytest.mark.parametrize("is_written", [False, True], ids=["lost", "without an answer"])
-def test_a_kill_at_any_transaction_ends_a_replaced_repository_exactly_with_the_release_of_its_successor(
+def test_a_kill_anywhere_ends_a_replaced_repository_with_its_successor(
     is_written: bool,
 ) -> None:
     log, whole = replace_repository(0, is_written=is_written)

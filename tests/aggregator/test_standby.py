@@ -74,7 +74,7 @@ def beat_of(instance: str | None, *, ended: bool = False) -> NewRecord:
     return NewRecord(topic=STATE, key=AGGREGATOR, value=to_json(beat))
 
 
-def test_a_second_aggregator_stands_by_and_takes_over_at_once_from_one_that_ends(log: MemoryLog) -> None:
+def test_a_standby_takes_over_at_once_from_an_aggregator_that_ends(log: MemoryLog) -> None:
     first, second = ELSEWHERE, ELSEWHERE.replace("17", "18")
     with ExitStack() as ending:
         end = ending.enter_context(running(log, "one", first))

@@ -83,7 +83,7 @@ def chained(chain: Chain, *, first: int = 0) -> list[tuple[str, int, str | None]
 
 
 @pytest.mark.parametrize("pushed", [0, 1, 3], ids=["nothing", "one", "several"])
-def test_a_state_that_was_restored_older_while_the_aggregator_was_down_repeats_no_notice(pushed: int) -> None:
+def test_a_state_restored_older_while_down_repeats_no_notice(pushed: int) -> None:
     here, chain, new = Installation(), Chain("x"), Chain("new")
     send(here.log, chain.take(3))
     here.step(chain)
@@ -143,9 +143,7 @@ def histories(count: int) -> list[Chain]:
 
 @pytest.mark.parametrize("announced", [True, False], ids=["announced", "held"])
 @pytest.mark.parametrize("count", [3, 4])
-def test_a_state_from_before_several_adoptions_announces_none_of_the_replaced_histories(
-    count: int, *, announced: bool
-) -> None:
+def test_a_state_from_before_adoptions_announces_no_replaced_history(count: int, *, announced: bool) -> None:
     here, chains = Installation(), histories(count)
     first, *between, last = chains
     send(here.log, first.take(3))
@@ -185,7 +183,7 @@ def adopted_thrice() -> tuple[Installation, Chain, Chain, MemoryCopy]:
     return here, first, last, older
 
 
-def test_a_state_from_before_three_adoptions_announces_none_of_the_replaced_histories_if_events_were_lost_too() -> None:
+def test_old_state_and_lost_events_announce_no_replaced_history() -> None:
     here, first, last, older = adopted_thrice()
     here.restart(lambda: [here.log.restore(STATE, older), here.log.lose(EVENTS, 0, 2)])
     here.step(last)
@@ -195,7 +193,7 @@ def test_a_state_from_before_three_adoptions_announces_none_of_the_replaced_hist
     assert here.state(last).incarnation == last.incarnation
 
 
-def test_an_adoption_that_names_no_history_that_was_read_is_a_fork_until_the_next_adoption() -> None:
+def test_an_adoption_of_an_unread_history_is_a_fork_until_the_next() -> None:
     """The log lost two adoptions, and the second, sent again, names the first alone, as an older release does."""
     here, (first, between, newest, last) = Installation(), histories(4)
     adopted(first, between, newest, last)
@@ -219,7 +217,7 @@ def test_an_adoption_that_names_no_history_that_was_read_is_a_fork_until_the_nex
 
 @pytest.mark.parametrize("is_cut_off", [False, True])
 @pytest.mark.parametrize("taken", ends(range(9)))
-def test_a_start_that_is_killed_after_some_records_of_a_cut_log_goes_on_with_the_present_history(
+def test_a_start_killed_in_a_cut_log_goes_on_with_the_present_history(
     taken: int, monkeypatch: pytest.MonkeyPatch, *, is_cut_off: bool
 ) -> None:
     here, first, last, older = adopted_thrice()
@@ -249,7 +247,7 @@ def test_a_start_that_is_killed_after_some_records_of_a_cut_log_goes_on_with_the
 
 
 @pytest.mark.parametrize("lost", [(STATE,), (STATE, PENDING)], ids=["state", "both"])
-def test_notices_of_an_adopted_history_are_not_forgotten_when_the_state_is_from_before_it(
+def test_notices_of_an_adopted_history_outlast_an_older_state(
     lost: tuple[str, ...],
 ) -> None:
     here, (first, last) = Installation(), histories(2)
@@ -282,7 +280,7 @@ def test_a_successor_waits_for_a_repository_whose_state_was_lost(leaves: Type) -
     assert here.told()[-1] == ("x", 2, None)
 
 
-def test_a_successor_waits_at_each_path_that_a_repository_passed_whose_state_was_lost() -> None:
+def test_a_successor_waits_at_each_path_of_a_repository_without_state() -> None:
     here, chain, new = Installation(), Chain("x"), Chain("y", generation=2)
     here.step()
     older = here.log.copied(STATE)
@@ -299,7 +297,7 @@ def test_a_successor_waits_at_each_path_that_a_repository_passed_whose_state_was
     assert here.told()[-1] == ("y", 2, None)
 
 
-def test_a_state_that_went_back_under_a_running_aggregator_is_written_again() -> None:
+def test_a_state_that_went_back_under_an_aggregator_is_written_again() -> None:
     here, chain, other = Installation(), Chain("x"), Chain("other")
     send(here.log, [*chain.take(3), *other.take(1)])
     here.step(chain, other)
@@ -314,7 +312,7 @@ def test_a_state_that_went_back_under_a_running_aggregator_is_written_again() ->
 
 
 @pytest.mark.parametrize("written", [0, 1, 30], ids=["nothing", "less", "more"])
-def test_a_state_that_lost_less_than_was_written_since_the_last_sign_of_life_is_written_again(written: int) -> None:
+def test_a_state_that_lost_less_than_a_heartbeats_worth_is_written_again(written: int) -> None:
     here, chain, other = Installation(), Chain("x"), Chain("other")
     send(here.log, [*chain.take(3), *other.take(1)])
     here.step(chain, other)
@@ -334,7 +332,7 @@ def test_a_state_that_lost_less_than_was_written_since_the_last_sign_of_life_is_
     assert (here.state(chain).noticed, here.state(other).noticed) == (7, 1 + written)
 
 
-def test_a_kill_at_the_first_sign_of_life_after_a_loss_of_state_repeats_no_notice() -> None:
+def test_a_kill_at_the_first_heartbeat_after_lost_state_repeats_nothing() -> None:
     here, chain = Installation(), Chain("x")
     here.step()
     older = here.log.copied(STATE)
@@ -350,7 +348,7 @@ def test_a_kill_at_the_first_sign_of_life_after_a_loss_of_state_repeats_no_notic
 
 
 @pytest.mark.parametrize("decided", [False, True], ids=["loaded", "decided since"])
-def test_a_roster_that_was_lost_under_a_running_aggregator_is_written_again(*, decided: bool) -> None:
+def test_a_roster_lost_under_a_running_aggregator_is_written_again(*, decided: bool) -> None:
     here, chain = Installation(), Chain("x")
     emptied: MemoryCopy = ({(ROSTER, 0): {}}, {(ROSTER, 0): 0}, {})
     here.step()
@@ -399,7 +397,7 @@ def test_a_roster_lost_between_two_sessions_is_written_again() -> None:
     assert load_roster(here.log) == roster
 
 
-def test_a_roster_that_was_lost_just_before_the_end_of_the_aggregator_is_written_again() -> None:
+def test_a_roster_lost_just_before_the_aggregators_end_is_written_again() -> None:
     here = Installation()
     here.step()
     roster = here.session.aggregation.roster
@@ -408,7 +406,7 @@ def test_a_roster_that_was_lost_just_before_the_end_of_the_aggregator_is_written
     assert load_roster(here.log) == roster
 
 
-def test_the_end_of_an_aggregator_asks_nothing_of_a_log_that_did_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_aggregators_end_asks_nothing_of_a_log_that_did_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     here = Installation()
     here.step()
     here.log.leaderless.add((STATE, 0))

@@ -76,7 +76,7 @@ def alarms(log: Log) -> str:
 
 
 @pytest.mark.parametrize("topic", [NOTICES, PENDING])
-def test_only_the_repository_whose_record_is_refused_waits_until_the_limit_is_corrected(
+def test_only_a_refused_records_repository_waits_for_the_limit(
     url: str, log: Log, tmp_path: Path, set_largest: Callable[[str, int], None], topic: str
 ) -> None:
     waiting, other = pair()
@@ -108,7 +108,7 @@ def test_only_the_repository_whose_record_is_refused_waits_until_the_limit_is_co
     assert not [*read_records(log, find_beginnings(log, ERRORS))]
 
 
-def test_a_fork_that_was_settled_does_not_come_back_when_the_topic_takes_the_message_again(
+def test_a_settled_fork_does_not_return_when_the_topic_takes_its_message(
     url: str, log: Log, tmp_path: Path, set_largest: Callable[[str, int], None]
 ) -> None:
     waiting, other = pair()

@@ -26,7 +26,7 @@ from testing.builders.log.memorylog import MemoryLog
 from testing.clock import HandClock
 
 
-def test_an_aggregator_refuses_what_a_newer_one_wrote_and_leaves_that_one_alone() -> None:
+def test_an_aggregator_refuses_what_a_newer_one_wrote() -> None:
     clock = HandClock()
     log = MemoryLog(clock)
     log.create(topics(partitions=1))
@@ -40,7 +40,7 @@ def test_an_aggregator_refuses_what_a_newer_one_wrote_and_leaves_that_one_alone(
     newer.commit([], group=GROUP, positions={})  # not fenced
 
 
-def test_an_aggregator_takes_over_from_an_older_one_and_says_what_it_writes() -> None:
+def test_an_aggregator_takes_over_from_an_older_one_and_says_so() -> None:
     clock = HandClock()
     log = MemoryLog(clock)
     log.create(topics(partitions=1))
@@ -60,7 +60,7 @@ def hear(fed: FedAggregation, name: str, **members: int) -> list[str]:
     return [alarm.describe(0.0) for alarm in found]
 
 
-def test_a_mirror_that_does_not_say_from_where_it_can_serve_is_named_until_it_is_upgraded() -> None:
+def test_a_mirror_that_does_not_say_its_floor_is_named_until_upgraded() -> None:
     fed = FedAggregation("alpha", "beta")
     assert hear(fed, "alpha", format=MIRROR_FORMAT) == []
     [text] = hear(fed, "beta")

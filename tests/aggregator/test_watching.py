@@ -85,7 +85,7 @@ def test_a_topic_whose_end_is_not_known_does_not_end_the_session(log: Silent, to
         assert log.beat().notices == 3
 
 
-def test_a_loss_of_state_that_could_not_be_looked_for_is_mended_after_a_kill(log: Silent) -> None:
+def test_a_loss_of_state_that_was_not_looked_for_is_mended_after_a_kill(log: Silent) -> None:
     chain = Chain("x")
     with log.session() as session:
         log.push(chain)
@@ -104,7 +104,7 @@ def test_a_loss_of_state_that_could_not_be_looked_for_is_mended_after_a_kill(log
     assert log.noticed(chain) == [1, 2]
 
 
-def test_a_level_ahead_is_found_while_a_partition_of_other_repositories_has_no_leader() -> None:
+def test_a_level_ahead_is_found_while_another_partition_has_no_leader() -> None:
     log = Silent(HandClock(), partitions=2)
     chains = {partition_of(chain.repository, 2): chain for chain in map(Chain, "abcdefgh")}
     with log.session() as session:
@@ -123,7 +123,7 @@ def test_a_level_ahead_is_found_while_a_partition_of_other_repositories_has_no_l
 
 
 @pytest.mark.parametrize("topic", [STATE, NOTICES])
-def test_the_first_sign_of_life_is_put_off_for_a_moment_if_an_end_is_not_known(log: Silent, topic: str) -> None:
+def test_the_first_heartbeat_is_put_off_if_an_end_is_not_known(log: Silent, topic: str) -> None:
     with log.session() as session:
         log.silent.add(topic)
         session.step(0.0)
@@ -134,7 +134,7 @@ def test_the_first_sign_of_life_is_put_off_for_a_moment_if_an_end_is_not_known(l
         assert log.beat().time == log.clock.now()
 
 
-def test_a_sign_of_life_that_was_put_off_is_due_a_moment_after_the_log_failed_to_answer(log: Silent) -> None:
+def test_a_heartbeat_that_was_put_off_is_due_soon_after_a_failure(log: Silent) -> None:
     with log.session() as session:
         log.silent.add(STATE)
         log.takes = 2 * AGAIN

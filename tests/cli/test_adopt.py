@@ -116,7 +116,7 @@ def test_the_result_is_a_configuration_of_ours(ours: Path) -> None:
     assert found["notifier"]["sns"]["topic-arn"] == "arn:aws:sns:us-west-2:123456789012:events"
 
 
-def test_the_hgrc_of_the_master_has_the_landing_accounts_that_are_built_in_there(ours: Path) -> None:
+def test_the_masters_hgrc_has_the_built_in_landing_accounts(ours: Path) -> None:
     hg = str(Path(sys.executable).with_name("hg"))
     off = ["--config", "extensions.pushlog=!", "--config", "extensions.vcsreplicator=!"]
     command = [hg, "config", "-T", "{name}={value}\n", "pushlog", "vcsreplicator", "vcsreplicator-roots", *off]
@@ -202,7 +202,7 @@ def test_what_a_second_file_says_otherwise_is_named() -> None:
     ]
 
 
-def test_of_a_folder_that_two_masters_name_otherwise_the_first_counts_in_both_files() -> None:
+def test_of_a_folder_with_two_names_the_first_counts_in_both_files() -> None:
     files = {name: {"replicationpathrewrites": {"/repo": wire}} for name, wire in (("one", "{moz}"), ("two", "{l10n}"))}
     texts = Conversion(files).convert()  # type: ignore[arg-type]
     assert tomllib.loads(texts["services"])["relay"]["roots"] == {"/repo": "moz"}

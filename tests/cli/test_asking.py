@@ -356,9 +356,7 @@ def test_a_verb_says_that_it_does_not_trust_the_socket(verbs: Verbs, monkeypatch
     assert "nor the owner of a folder that only root could make; the log was read instead\n" in verbs.warned
 
 
-def test_no_garbage_is_looked_for_while_the_log_is_read_and_it_is_afterwards(
-    verbs: Verbs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_garbage_is_looked_for_while_the_log_is_read(verbs: Verbs, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, update = [], Follower.update
 
     def note(self: Follower) -> Picture:

@@ -307,7 +307,7 @@ def test_a_relay_of_another_source_is_named_while_it_reports(master: Path) -> No
 
 
 @pytest.mark.parametrize("gone", ["repos", "repos/one/.hg/store/outbox.0001.log"], ids=["roots", "outboxes"])
-def test_a_machine_without_the_outboxes_says_that_the_relay_is_silent_all_the_same(master: Path, gone: str) -> None:
+def test_a_machine_without_outboxes_says_that_the_relay_is_silent(master: Path, gone: str) -> None:
     (master / gone).rename(master / "elsewhere")
     code, text = said(master)
     assert code == 2

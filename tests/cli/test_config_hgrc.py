@@ -280,9 +280,7 @@ def test_a_machine_without_master_and_mirror_needs_no_hgrc(tmp_path: Path) -> No
     assert isinstance(checked(tmp_path, "[ui]\nusername = dana\n").exception, BadConfig)
 
 
-def test_without_hgrcpath_the_check_says_that_no_hgrc_was_checked_and_what_to_type(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_hgrcpath_the_check_says_what_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))  # no hgrc of a developer
     result = checked(tmp_path, "", by_environment=True, is_path_set=False)
     assert result.exit_code == 0, result.exception
@@ -293,7 +291,7 @@ def test_without_hgrcpath_the_check_says_that_no_hgrc_was_checked_and_what_to_ty
     )
 
 
-def test_an_empty_hgrc_is_as_good_as_none_on_a_machine_without_master_and_mirror(tmp_path: Path) -> None:
+def test_an_empty_hgrc_is_as_good_as_none_without_master_and_mirror(tmp_path: Path) -> None:
     result = checked(tmp_path, "", by_environment=True)
     assert result.exit_code == 0, result.exception
     assert "no hgrc checked: with this HGRCPATH" in result.output
@@ -355,7 +353,7 @@ def test_a_root_with_a_nul_is_refused_without_a_traceback(tmp_path: Path) -> Non
     assert "[vcsreplicator-roots] /r\\0: expected a folder without the character NUL" in str(result.exception)
 
 
-def test_a_masters_hgrc_without_roots_whose_pushes_are_no_events_is_refused(tmp_path: Path) -> None:
+def test_a_masters_hgrc_whose_pushes_are_no_events_is_refused(tmp_path: Path) -> None:
     relay = f'[relay]\nsource = "hg://master"\nsocket = "/run/relay.sock"\n[relay.roots]\n"{tmp_path}/repos" = "pre"\n'
     result = checked(tmp_path, MIRROR.replace("mirror", "master") + "relay = /run/relay.sock\n", sections=relay)
     assert isinstance(result.exception, BadConfig), result.output

@@ -126,7 +126,7 @@ def test_root_too_reads_what_is_missing(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("user")
-def test_a_root_of_the_relay_that_is_missing_or_may_not_be_written_is_named(
+def test_a_root_of_the_relay_that_is_missing_or_read_only_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = 'log = "sqlite:///log.db"\n[relay.roots]\n"{folder}/file:" = "blobs"\n"{folder}/none" = ""\n'
@@ -155,7 +155,7 @@ def test_a_root_of_a_mirror_that_it_may_not_write_or_make_is_named(
 
 
 @pytest.mark.usefixtures("user")
-def test_a_folder_of_blobs_that_is_missing_and_cannot_be_made_is_called_missing(
+def test_a_folder_of_blobs_that_cannot_be_made_is_called_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)

@@ -15,7 +15,7 @@ __all__ = ["answers", "hanging"]
 pytestmark = pytest.mark.processes
 
 
-def test_while_the_log_hangs_live_is_answered_and_status_is_unavailable_for_all_but_one(hanging: Any) -> None:
+def test_while_the_log_hangs_live_answers_and_status_is_unavailable(hanging: Any) -> None:
     with serving(**{"/status": _status_page(hanging)}) as port, ThreadPoolExecutor(4) as clients:
         assert len(get(port, "/status")["repositories"]) == 1
         hanging.answers.clear()

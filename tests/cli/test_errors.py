@@ -110,7 +110,7 @@ def reject_submitted(log: Log, since: int) -> int:
     return len(found)
 
 
-def test_a_reject_of_a_type_is_submitted_once_however_often_it_fails_again(log: Log, tmp_path: Path) -> None:
+def test_a_reject_of_a_type_is_submitted_once_however_often_it_fails(log: Log, tmp_path: Path) -> None:
     for number in range(10):
         keep(log, a_raw({"number": number}))
     words = ("retry", "--type", "schema", "--yes")
@@ -121,7 +121,7 @@ def test_a_reject_of_a_type_is_submitted_once_however_often_it_fails_again(log: 
         assert errors(tmp_path, *words).stdout == "submitted 10 again\n"
 
 
-def test_a_reject_that_was_submitted_by_number_is_not_submitted_again_by_type(log: Log, tmp_path: Path) -> None:
+def test_a_reject_submitted_by_number_is_not_submitted_by_type_again(log: Log, tmp_path: Path) -> None:
     for number in range(3):
         keep(log, a_raw({"number": number}))
     assert errors(tmp_path, "retry", "1", "--yes").stdout == "submitted 1 again\n"
@@ -130,7 +130,7 @@ def test_a_reject_that_was_submitted_by_number_is_not_submitted_again_by_type(lo
     assert [json.loads(raw.payload)["number"] for raw in submitted(log)] == [1, 0, 2, 1]
 
 
-def test_a_reject_without_its_message_keeps_none_of_its_type_from_being_submitted(log: Log, tmp_path: Path) -> None:
+def test_a_reject_without_its_message_hinders_no_other_of_its_type(log: Log, tmp_path: Path) -> None:
     keep(log, a_raw({"number": 1}))
     kept = from_json(ErrorRecord, a_reject(a_raw({"number": 2})).value or b"")
     log.append([NewRecord(topic=ERRORS, key=None, value=to_json(replace(kept, value="")))])
@@ -164,7 +164,7 @@ def listed(tmp_path: Path, last: int) -> list[int]:
     return [json.loads(base64.b64decode(each["value"]))["number"] for each in found]
 
 
-def test_the_newest_rejects_are_listed_although_other_records_came_after_them(log: Log, tmp_path: Path) -> None:
+def test_the_newest_rejects_are_listed_behind_other_records(log: Log, tmp_path: Path) -> None:
     for number in range(9):
         keep(log, a_raw({"number": number}))
     for number in range(7):
@@ -173,7 +173,7 @@ def test_the_newest_rejects_are_listed_although_other_records_came_after_them(lo
 
 
 @pytest.mark.processes
-def test_the_newest_rejects_are_listed_although_transactions_have_offsets_too(
+def test_the_newest_rejects_are_listed_between_transactions_offsets(
     kafka: Any, unique_name: str, tmp_path: Path
 ) -> None:
     url = f"{kafka.url}?topic-prefix={unique_name}-"
@@ -248,7 +248,7 @@ def test_what_cannot_be_submitted_again_is_refused_with_the_reason(log: Log, tmp
         ("raw", "aGk=é", "its message was not kept"),
     ],
 )
-def test_a_record_that_no_decoder_wrote_submits_nothing_and_keeps_none_of_its_type_from_being_submitted(
+def test_a_record_that_no_decoder_wrote_submits_and_hinders_nothing(
     log: Log, tmp_path: Path, place: str, value: str, reason: str
 ) -> None:
     strange = ErrorRecord(

@@ -11,7 +11,7 @@ from hgext.vcsreplicator.words.errors import Refused
 from testing.builders.aggregator.states import some_state
 
 
-def test_a_repository_of_an_empty_root_is_not_forgotten_unless_the_operator_says_that_it_is_mounted(
+def test_a_repository_of_an_empty_root_stays_unless_it_is_mounted(
     tmp_path: Path,
 ) -> None:
     settings = RelaySettings(socket="/s", source="hg://master", roots={str(tmp_path): ""})

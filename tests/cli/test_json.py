@@ -58,7 +58,7 @@ def test_requests_are_listed_with_who_and_what(file: Path, tmp_path: Path) -> No
     )
 
 
-def test_a_subscription_is_listed_with_all_its_members_and_without_secrets(file: Path, tmp_path: Path) -> None:
+def test_a_subscription_is_listed_with_all_members_but_its_secrets(file: Path, tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.touch()
     words = ["--header", "Authorization: Bearer hunter2", "--header", "X-Team: build", "--secret-file", str(key)]

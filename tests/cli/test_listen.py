@@ -55,7 +55,7 @@ def test_a_command_gets_no_password_of_the_broker(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.processes
-def test_a_command_gets_names_that_no_environment_can_hold_with_a_sign_in_place(
+def test_a_command_gets_names_that_no_environment_holds_with_a_sign(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     found = tmp_path / "found"

@@ -132,9 +132,7 @@ def test_a_name_that_an_older_release_accepted_can_be_used(file: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["-c", "--config"])
-def test_the_services_file_is_that_of_the_variable_unless_an_option_names_one(
-    file: Path, tmp_path: Path, option: str
-) -> None:
+def test_the_services_file_is_the_variables_unless_an_option_names_one(file: Path, tmp_path: Path, option: str) -> None:
     other = tmp_path / "other.toml"
     other.write_text('log = "sqlite:///nowhere/log.db"\n')
     environment = {"VCSREPLICATOR_CONFIG": str(other)}

@@ -109,7 +109,7 @@ def test_reading_a_log_shows_how_far_it_is(terminal: Terminal, tmp_path: Path, m
     assert terminal.getvalue().endswith(ERASED)
 
 
-def test_a_reader_closed_before_the_end_leaves_nothing_in_front_of_what_is_printed_next(
+def test_a_reader_closed_early_leaves_nothing_before_the_next_line(
     terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "DELAY", 0.0)

@@ -48,7 +48,7 @@ def test_what_sudo_says_stands_beside_the_user_and_never_in_place_of_it(monkeypa
         (("one", "two"), None, "has more than one destination of type webhook (one, two); use --destination"),
     ],
 )
-def test_a_webhook_destination_that_cannot_be_chosen_is_refused_with_what_helps(
+def test_a_webhook_destination_that_cannot_be_chosen_is_refused(
     tmp_path: Path, hooks: tuple[str, ...], name: str | None, refusal: str
 ) -> None:
     file = tmp_path / "x.toml"

@@ -218,7 +218,7 @@ def test_an_allowed_empty_roster_is_shown(installation: Installation) -> None:
 BAD = "re:(?!private/)"
 
 
-def test_a_bad_rule_of_an_older_release_stops_nothing_and_is_mended_by_request(installation: Installation) -> None:
+def test_an_older_releases_bad_rule_stops_nothing_and_can_be_mended(installation: Installation) -> None:
     installation.write_roster(BAD)
     installation.start()
     installation.push(2)
@@ -228,7 +228,7 @@ def test_a_bad_rule_of_an_older_release_stops_nothing_and_is_mended_by_request(i
     assert "-re:private/" in installation.done("list")
 
 
-def test_the_roster_is_mended_while_nothing_runs_and_the_next_aggregator_goes_by_it(installation: Installation) -> None:
+def test_a_roster_mended_offline_is_what_the_next_aggregator_follows(installation: Installation) -> None:
     installation.write_roster(BAD)
     installation.push(1)
     assert "add --yes to do it" in installation.refused("rules", "alpha", "--include", "path:elsewhere", "--offline")
@@ -241,7 +241,7 @@ def test_the_roster_is_mended_while_nothing_runs_and_the_next_aggregator_goes_by
     eventually(lambda: all_noticed(installation.log, [installation.chain]), timeout=SOON)
 
 
-def test_a_request_that_waits_does_not_undo_what_was_decided_offline_after_it(installation: Installation) -> None:
+def test_a_waiting_request_does_not_undo_a_later_offline_decision(installation: Installation) -> None:
     installation.write_roster(BAD)
     installation.refused("rules", "alpha", "--include", "re:older", "--yes", "--wait", "0")
     installation.log.append([NewRecord(topic="roster-requests", key="x", value=b"no request")])

@@ -49,7 +49,7 @@ def ran(*words: str) -> BaseException | None:
         (("demo", "--sns-endpoint", "http://sns.example/"), "--sns-endpoint: http:// to sns.example, expected https://", PLAIN),
     ],
 )  # fmt: skip
-def test_what_gives_something_away_is_refused_before_anything_connects_unless_it_is_meant(
+def test_what_gives_a_secret_away_is_refused_before_a_connection(
     tmp_path: Path, words: tuple[str, ...], complaint: str, exposure: str
 ) -> None:
     folder = ("--dir", str(tmp_path / "demo"), "--prepare") if words[0] == "demo" else ()

@@ -23,7 +23,7 @@ def test_a_worker_loads_nothing_for_log_lines() -> None:
     assert done.stdout == "False\n"
 
 
-def test_a_service_runs_with_standard_error_closed_and_no_file_takes_its_place(tmp_path: Path) -> None:
+def test_a_service_runs_with_standard_error_closed(tmp_path: Path) -> None:
     url, file, address = f"sqlite://{tmp_path}/log.db", tmp_path / "x.toml", str(tmp_path / "notify")
     with open_log(url, creates=True) as log:
         log.create(topics(partitions=1))

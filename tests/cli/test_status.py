@@ -9,7 +9,7 @@ from hgext.vcsreplicator.cli import status
 from hgext.vcsreplicator.words.errors import Unavailable
 
 
-def test_a_watched_status_says_that_the_log_is_away_and_goes_on_when_it_is_back(
+def test_a_watched_status_goes_on_when_the_log_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     screen = Console(record=True, width=200, force_terminal=True)

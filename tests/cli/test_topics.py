@@ -79,7 +79,7 @@ def test_topics_as_they_were_created_are_as_needed(checked: Checked) -> None:
     assert [line.split()[-1] for line in done.output.splitlines()[1:]] == ["no"] * len(topics())
 
 
-def test_topics_of_edge_and_decoder_are_listed_and_compared_once_these_services_made_them(embedded: Checked) -> None:
+def test_topics_of_edge_and_decoder_are_listed_once_they_are_made(embedded: Checked) -> None:
     with embedded.config.open("a") as file:
         file.write(
             '[edge]\nlisten = "127.0.0.1:8081"\n[decode]\noutputs = { "a.b" = "log:other", "c.d" = "file:/x" }\n'
@@ -128,7 +128,7 @@ def test_another_number_of_partitions_is_named_and_has_no_command(checked: Check
     assert "fixed for life" in done.output.splitlines()[-1]
 
 
-def test_a_retention_in_the_embedded_log_is_mended_by_the_statement_that_is_shown(embedded: Checked) -> None:
+def test_a_retention_in_the_embedded_log_is_mended_as_shown(embedded: Checked) -> None:
     with closing(sqlite3.connect(embedded.config.with_name("log.db"))) as database, database:
         database.execute("UPDATE topics SET retention = 60 WHERE name IN ('events', 'state')")
     assert embedded.topics("check").exit_code == 2
@@ -177,7 +177,7 @@ def alter(on_kafka: Checked) -> Callable[[str, dict[str, str]], None]:
         ("events", {"message.timestamp.type": "CreateTime", "compression.type": "producer"}, 2),
     ],
 )
-def test_a_setting_on_kafka_is_judged_and_mended_by_the_command_that_is_shown(
+def test_a_setting_on_kafka_is_judged_and_mended_as_shown(
     on_kafka: Checked, alter: Callable[[str, dict[str, str]], None], name: str, changed: dict[str, str], code: int
 ) -> None:
     alter(name, changed)

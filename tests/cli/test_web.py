@@ -78,15 +78,13 @@ def test_requests_that_wait_leave_two_threads_free(url: str, name: str) -> None:
     assert [json.loads(each.result()) for each in answered] == [{"lastpushid": 0, "pushes": {}}] * 2
 
 
-def test_a_probe_gets_a_file_that_needs_no_repository_and_the_newest_push_of_one(url: str) -> None:
+def test_a_probe_gets_a_file_without_a_repository_and_the_newest_push(url: str) -> None:
     assert get(f"{url.removesuffix('/known')}/static/mercurial.js")
     assert json.loads(get(f"{url}/json-pushes?version=2&tipsonly=1"))["lastpushid"] == 0
 
 
 @pytest.mark.parametrize("key", ["allow_read = dana", "deny_read = eve"])
-def test_a_request_has_no_user_so_rules_for_readers_close_a_repository_to_all(
-    url: str, tmp_path: Path, key: str
-) -> None:
+def test_a_request_without_a_user_meets_the_rules_for_readers(url: str, tmp_path: Path, key: str) -> None:
     subprocess.run([shared_hg(), "init", str(tmp_path / "root" / "ruled")], check=True)
     (tmp_path / "root" / "ruled" / ".hg" / "hgrc").write_text(f"[web]\n{key}\n")
     named = dict.fromkeys(("Remote-User", "Remote_User", "X-Remote-User", "X-Forwarded-User"), "dana")
@@ -96,9 +94,7 @@ def test_a_request_has_no_user_so_rules_for_readers_close_a_repository_to_all(
 
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "X-Real-IP", "Via"])
-def test_a_client_behind_a_proxy_copies_nothing_by_the_address_of_the_proxy(
-    url: str, tmp_path: Path, header: str
-) -> None:
+def test_a_client_behind_a_proxy_copies_nothing_by_the_proxys_address(url: str, tmp_path: Path, header: str) -> None:
     master = (
         f"[extensions]\n*:required = yes\npushlog =\nvcsreplicator =\n[vcsreplicator]\nrole = master\n"
         f"relay = {tmp_path}/nowhere\nacknowledge = outbox\nsnapshot-allow = 127.0.0.1\n"

@@ -58,7 +58,7 @@ def test_a_search_ends_at_its_deadline(busy: Installation, tmp_path: Path, monke
         assert "was not found within 10 s" in ask_for_first(site, busy)
 
 
-def test_only_so_many_searches_run_at_a_time_and_each_gives_its_place_back(busy: Installation, tmp_path: Path) -> None:
+def test_only_so_many_searches_run_at_a_time_and_each_gives_way(busy: Installation, tmp_path: Path) -> None:
     with pages(busy, settings(tmp_path)) as site:
         with tracing._hold_search(), tracing._hold_search():
             assert "other searches of the log are under way" in ask_for_first(site, busy)

@@ -357,9 +357,7 @@ def test_a_page_that_is_open_shows_a_new_finding_though_no_push_comes(browser: w
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_page_that_is_open_says_that_the_dashboard_does_not_answer_until_it_does(
-    browser: webdriver.Chrome, width: str
-) -> None:
+def test_an_open_page_says_that_the_dashboard_does_not_answer(browser: webdriver.Chrome, width: str) -> None:
     installation, port = fill(), free_port()
 
     def read_status() -> str:

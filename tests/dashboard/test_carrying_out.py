@@ -325,9 +325,7 @@ def ask(config: Config, address: str, fields: dict[str, str] | None = None) -> s
         return ""
 
 
-def test_a_killed_dashboard_leaves_its_act_begun_and_the_next_one_says_where_to_look(
-    config: Config, log: Log, tmp_path: Path
-) -> None:
+def test_a_killed_dashboard_leaves_its_act_begun_and_the_next_says_so(config: Config, log: Log, tmp_path: Path) -> None:
     """No notifier runs: the act waits for its answer, and there the dashboard is killed."""
     state = StateDatabase(str(tmp_path / "notifier.db"))
     fields = {"kind": "pause", "target": "lines", "reason": "because"}

@@ -229,9 +229,7 @@ def test_an_odd_question_is_answered(site: Site, query: str) -> None:
     assert site.get(f"/repositories?{query}").status_code == 200
 
 
-def test_the_overview_says_how_late_a_mirror_is_and_what_holds_notices_back(
-    installation: Installation, site: Site
-) -> None:
+def test_the_overview_says_how_late_a_mirror_is_and_what_is_held(installation: Installation, site: Site) -> None:
     content = site.get("/api/overview.json", headers=AS_READER).json()
     alpha, beta = content["mirrors"]
     assert (alpha["behind"], alpha["lag"]) == (0, 0)

@@ -47,7 +47,7 @@ def test_events_of_one_repository_push_out_their_own_only() -> None:
 
 
 @pytest.mark.processes
-def test_all_pushes_of_the_last_minute_are_counted_also_those_that_are_not_remembered(tmp_path: Path) -> None:
+def test_all_pushes_of_the_last_minute_are_counted_remembered_or_not(tmp_path: Path) -> None:
     installation = Installation(mirrors=())
     installation.push("public/old")
     installation.clock.advance(61)
@@ -69,7 +69,7 @@ def test_pushes_of_the_last_minute_are_counted_in_bounded_memory(monkeypatch: py
     assert read_all(installation).count_pushes(installation.clock.now()) == 5
 
 
-def test_pushes_from_before_the_clock_was_set_back_are_not_of_the_last_minute() -> None:
+def test_pushes_from_before_the_clock_went_back_are_not_of_this_minute() -> None:
     installation = Installation(mirrors=())
     for _ in range(3):
         installation.push("public/tools")
@@ -162,7 +162,7 @@ def read_feed(
     return anyio.run(read)
 
 
-def test_what_was_announced_is_not_announced_again_when_the_log_is_read_anew() -> None:
+def test_nothing_is_announced_again_when_the_log_is_read_anew() -> None:
     installation = Installation()
     installation.push("public/one")
     announcements = Announcements()
@@ -291,7 +291,7 @@ def follow(
 
 @pytest.mark.processes
 @pytest.mark.parametrize("role", [DashboardRole.GUEST, DashboardRole.READER])
-def test_the_feed_resumes_after_the_last_id_and_shows_what_the_role_may_see(role: DashboardRole) -> None:
+def test_the_feed_resumes_after_the_last_id_and_shows_what_a_role_may(role: DashboardRole) -> None:
     installation = fill()
     with serving(installation, role) as address:
         found = follow(address, installation, lambda found: len(found) == 11)

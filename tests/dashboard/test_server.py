@@ -76,7 +76,7 @@ def test_a_question_that_is_not_for_this_dashboard_is_declined(path: str, questi
             ask(path, question, patience=60.0)
 
 
-def test_a_dashboard_declines_while_it_has_not_read_the_log_or_the_log_is_away(path: str) -> None:
+def test_a_dashboard_declines_until_it_has_read_the_log(path: str) -> None:
     installation = fill()
     log = AwayLog(installation)
     log.is_away = True
@@ -127,7 +127,7 @@ def test_a_socket_has_an_absolute_path(tmp_path: Path) -> None:
         settings(tmp_path, socket="status.sock")
 
 
-def test_users_who_may_ask_are_found_by_name_and_one_that_is_not_here_is_left_out() -> None:
+def test_users_who_may_ask_are_found_by_name_and_a_stranger_left_out() -> None:
     own = pwd.getpwuid(os.getuid()).pw_name
     with capture_logs() as logs:
         users = SocketUsers([own, "nobody-of-this-machine", "a\0b"])
@@ -138,7 +138,7 @@ def test_users_who_may_ask_are_found_by_name_and_one_that_is_not_here_is_left_ou
     ]
 
 
-def test_a_user_whom_the_system_learns_of_after_the_start_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_the_system_learns_of_later_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one of a directory server that the machine does not reach at its boot."""
     clock, directory, asked = HandClock(), dict[str, Mock](), Counter[str]()
 

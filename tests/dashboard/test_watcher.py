@@ -18,7 +18,7 @@ from testing.waiting import eventually
 from tests.dashboard.conftest import AwayLog, fill, watching
 
 
-def test_a_dashboard_that_starts_after_all_services_died_never_calls_them_alive() -> None:
+def test_a_dashboard_that_starts_after_all_died_calls_none_alive() -> None:
     installation = fill()
     installation.clock.advance(100.0)
     with watching(installation.sources) as followed:
@@ -93,7 +93,7 @@ def test_no_picture_is_lent_before_the_log_was_read_nor_after_the_end() -> None:
         ask(followed)
 
 
-def test_no_picture_is_lent_while_the_log_is_away_and_one_is_when_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_picture_is_lent_while_the_log_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher, "READING", 3600.0)  # the question is the first that finds the log away
     installation = fill()
     log = AwayLog(installation)
@@ -159,7 +159,7 @@ def test_a_picture_that_does_not_come_in_time_is_none(monkeypatch: pytest.Monkey
         assert used == [], "for a caller that is gone nothing is done"
 
 
-def test_views_compare_the_topics_of_the_log_now_and_then_and_a_question_each_time(
+def test_views_compare_topics_now_and_then_and_a_question_each_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(watcher, "PAUSE", 0.0)

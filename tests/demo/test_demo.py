@@ -129,7 +129,7 @@ def test_a_service_takes_no_module_from_the_current_folder(tmp_path: Path) -> No
     )
 
 
-def test_a_service_that_dies_is_started_again_and_all_end_when_the_demo_is_killed(tmp_path: Path) -> None:
+def test_a_service_that_dies_starts_again_and_all_end_with_the_demo(tmp_path: Path) -> None:
     with staying(tmp_path) as (process, ready):
         before = about(ready)["services"]["aggregator"]["pid"]
         os.kill(before, signal.SIGKILL)
@@ -154,7 +154,7 @@ def prepared(folder: Path, *words: str) -> Result:
     return CliRunner().invoke(program, ["demo", "--dir", str(folder), "--prepare", *words])
 
 
-def test_a_password_that_is_meant_stays_with_its_user_and_its_file_is_correct(tmp_path: Path) -> None:
+def test_a_password_that_is_meant_stays_with_its_user(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     for name in ("vcsreplicator.toml", "master.hgrc"):  # of an earlier run
         folder.mkdir(exist_ok=True)
@@ -166,7 +166,7 @@ def test_a_password_that_is_meant_stays_with_its_user_and_its_file_is_correct(tm
     assert checked.exit_code == 0, checked.exception
 
 
-def test_the_mirrors_of_a_demo_in_a_new_folder_may_fill_their_roots_from_the_log_of_an_earlier_one(
+def test_a_demo_in_a_new_folder_may_fill_its_roots_from_an_earlier_log(
     tmp_path: Path,
 ) -> None:
     log, chain = f"sqlite://{tmp_path}/log.db", Chain("one")

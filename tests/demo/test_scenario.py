@@ -44,7 +44,7 @@ def test_a_release_is_never_shown_after_what_it_allowed() -> None:
     assert order_moments(ordered | {"notice written": 1.3})["released"] == 1.1
 
 
-def test_a_release_is_shown_although_the_record_of_its_notice_takes_its_place(tmp_path: Path) -> None:
+def test_a_release_is_shown_although_its_notice_takes_its_place(tmp_path: Path) -> None:
     chain = Chain("hello")
     event = chain.next()
 
@@ -112,7 +112,7 @@ def test_pushes_to_two_repositories_are_announced_in_order_and_once(embedded: Cl
 
 
 @pytest.mark.slow
-def test_nothing_is_announced_while_one_mirror_is_stopped_and_all_when_it_is_back(embedded: Cluster) -> None:
+def test_nothing_is_announced_while_one_mirror_is_stopped(embedded: Cluster) -> None:
     clones = {name: embedded.create(name) for name in NAMES}
     eventually(lambda: len(embedded.lines()) == len(NAMES), what="the new repositories")
     embedded.stop("mirror-beta")

@@ -20,7 +20,7 @@ from tests.demo.test_demo import ROLES, about, staying
 pytestmark = pytest.mark.processes
 
 
-def test_a_newcomer_pushes_and_reads_the_notice_by_the_commands_of_the_page_and_ctrl_c_leaves_no_process_behind(
+def test_a_newcomer_pushes_and_reads_the_notice_by_the_pages_commands(
     tmp_path: Path,
 ) -> None:
     blocks = re.findall(r"^```sh\n(.*?)^```$", (CHECKOUT / "docs/start.md").read_text(), re.MULTILINE | re.DOTALL)

@@ -32,7 +32,7 @@ def test_the_demo_submits_a_document_and_shows_it_decoded(tmp_path: Path) -> Non
     assert running_in(tmp_path) == []
 
 
-def test_ctrl_c_ends_a_demo_that_stays_after_a_document_and_leaves_no_service_and_no_port(tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_demo_that_stays_and_leaves_no_service(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*DEMO, "--decode", "--stay", "--dir", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -131,7 +131,7 @@ def test_a_renamed_repository_keeps_its_url_until_the_release(bench: Bench) -> N
     assert not (bench.root / "old").exists()
 
 
-def test_a_deleted_repository_is_served_until_the_release_and_its_successor_waits_beside(bench: Bench) -> None:
+def test_a_deleted_repository_is_served_until_the_release(bench: Bench) -> None:
     with bench.mirror(), served(bench) as web:
         former = pushed(bench, "repo")
         bench.release(former)
@@ -220,7 +220,7 @@ def test_two_repositories_swap_their_names(bench: Bench) -> None:
     assert {found.folder for found in bench.found().values()} == {str(bench.root / "a"), str(bench.root / "b")}
 
 
-def test_a_late_mirror_gives_the_url_to_the_newest_and_keeps_the_former_beside(bench: Bench) -> None:
+def test_a_late_mirror_gives_the_url_to_the_newest_repository(bench: Bench) -> None:
     with bench.mirror(), served(bench) as web:
         former = pushed(bench, "repo")
         bench.release(former)
@@ -255,7 +255,7 @@ def test_what_was_applied_and_not_released_is_found_at_the_next_start(bench: Ben
     assert folders == {str(bench.root / "new"), str(bench.root / "created")}
 
 
-def test_a_backup_keeps_what_was_deleted_without_a_url_once_another_has_it(bench: Bench) -> None:
+def test_a_backup_keeps_what_was_deleted_until_another_has_it(bench: Bench) -> None:
     with bench.mirror(backup=True), served(bench) as web:
         former = pushed(bench, "repo")
         former.event(Type.DELETED)
@@ -293,7 +293,7 @@ def deleted_and_noticed(bench: Bench) -> Author:
     return author
 
 
-def test_what_was_stripped_since_is_passed_over_and_the_ack_says_what_can_be_shown_next(bench: Bench) -> None:
+def test_what_was_stripped_since_is_passed_over_and_the_ack_says_more(bench: Bench) -> None:
     with bench.mirror(), served(bench) as web:
         author = pushed(bench, "repo")
         stays = author.tip

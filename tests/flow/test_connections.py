@@ -95,7 +95,7 @@ def decode_all(log: Log, folder: Path) -> list[dict[str, Any]]:
     return [json.loads(record.value or b"") for record in records(log, "decoded")]
 
 
-def test_connections_reach_the_decoder_and_nothing_else_that_is_shown_or_kept(tmp_path: Path) -> None:
+def test_connections_reach_the_decoder_and_nothing_that_is_shown(tmp_path: Path) -> None:
     cluster = prepare(tmp_path / "cluster")
     with cluster, open_log(cluster.log_url, creates=True) as log:
         nodes = push_twice(cluster)

@@ -136,7 +136,7 @@ def test_one_mirror_stopped_for_twelve_pushes_over_four_repositories(tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_one_mirror_stopped_for_two_hundred_pushes_over_twenty_repositories(tmp_path: Path) -> None:
+def test_one_mirror_stops_for_two_hundred_pushes(tmp_path: Path) -> None:
     nothing_is_told_while_a_mirror_is_away(tmp_path, 20, 10)
 
 
@@ -166,7 +166,7 @@ def locked(here: Installation, mirror: str, name: str) -> Iterator[None]:
 
 
 @pytest.mark.timeout(900)
-def test_one_repository_detached_on_one_mirror_holds_back_its_own_notices_only(tmp_path: Path) -> None:
+def test_one_detached_repository_holds_back_its_own_notices_only(tmp_path: Path) -> None:
     with installation(tmp_path, 3) as here:
         alone, *others = here.names
         with locked(here, "beta", alone):

@@ -104,7 +104,7 @@ def alarms(cluster: Cluster) -> str:
 
 
 @pytest.mark.parametrize("installation", ["embedded", pytest.param("kafka", marks=pytest.mark.slow)], indirect=True)
-def test_after_an_older_log_every_push_is_announced_mirrors_are_level_and_check_named_the_loss(
+def test_after_an_older_log_every_push_is_announced(
     installation: Installation,
 ) -> None:
     cluster, log = installation.cluster, installation.log
@@ -148,7 +148,7 @@ def prune(store: Path, kept: int) -> None:
 
 
 @pytest.mark.parametrize("installation", ["embedded", pytest.param("kafka", marks=pytest.mark.slow)], indirect=True)
-def test_what_no_outbox_keeps_is_named_by_check_and_a_sync_makes_all_mirrors_level(installation: Installation) -> None:
+def test_what_no_outbox_keeps_is_named_by_check_and_mended_by_a_sync(installation: Installation) -> None:
     cluster, log = installation.cluster, installation.log
     clone = cluster.create("red")
     nodes = push(cluster, {"red": clone}, "before")

@@ -37,7 +37,7 @@ def take(broker: RabbitMQ) -> str:
         return "" if message is None else message.delivery_info["routing_key"]
 
 
-def test_a_message_arrives_within_seven_seconds_of_the_end_of_a_long_outage(
+def test_a_message_arrives_within_seven_seconds_of_an_outages_end(
     tmp_path: Path, own_service: Callable[[type[RabbitMQ]], RabbitMQ], told: Callable[[object], None]
 ) -> None:
     broker, prepared = own_service(RabbitMQ), Cluster(tmp_path)

@@ -75,7 +75,7 @@ def expect_same(cluster: Cluster, head: str, clones: Path) -> None:
         assert head in cluster.hg("-R", clones / mirror["name"], "log", "-T", "{node}\n", *EVOLVING)
 
 
-def test_versions_read_what_the_others_wrote_and_go_on_with_each_others_files(tmp_path: Path) -> None:
+def test_versions_read_and_go_on_with_each_others_files(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, "--mirrors", str(len(MIRRORS)), warm=False)
     for turn in (0, 2):
         choose_versions(cluster, turn)

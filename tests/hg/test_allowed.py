@@ -19,7 +19,7 @@ def read(text: str) -> dict[str, dict[str, str]]:
 @pytest.mark.parametrize(
     "readers", ["alice,\n bob", "\n alice\n bob", "alice # bob\n  [x]\n  %include y\n  key = value"]
 )
-def test_readers_named_over_several_lines_may_read_on_mirrors_and_nobody_else(readers: str) -> None:
+def test_readers_named_over_several_lines_may_read_and_no_others(readers: str) -> None:
     written = read(f"[web]\nallow_read = {readers}\n")
     assert read(rendered(allowed(written))) == written
 

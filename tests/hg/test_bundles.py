@@ -16,7 +16,7 @@ from hgext.vcsreplicator.words.records import Reason
 from pushlog.versions import factory, initialize
 
 
-def test_a_push_that_sends_its_own_events_keeps_the_rules_of_the_repositories_it_serves(
+def test_a_push_that_sends_its_own_events_keeps_the_reader_rules(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delitem(encoding.environ, b"HGRCSKIPREPO", raising=False)
@@ -26,7 +26,7 @@ def test_a_push_that_sends_its_own_events_keeps_the_rules_of_the_repositories_it
 
 @pytest.mark.timeout(10)
 @pytest.mark.parametrize("name", ["store/00changelog.i", "store/requires", "bookmarks", "requires"])
-def test_a_pipe_in_place_of_a_file_that_mercurial_opens_is_named_and_not_waited_for(tmp_path: Path, name: str) -> None:
+def test_a_pipe_in_place_of_a_file_that_mercurial_opens_is_named(tmp_path: Path, name: str) -> None:
     initialize()
     opener, control = RepositoryOpener(skip_hgrc=False), tmp_path / ".hg"
     repository = factory.repository(ui_module.ui.load(), os.fsencode(tmp_path), create=True)
@@ -46,9 +46,7 @@ def test_a_pipe_in_place_of_a_file_that_mercurial_opens_is_named_and_not_waited_
         ("compression", "Stream Parameter - Compression='XX'"),
     ],
 )
-def test_what_only_a_newer_mercurial_reads_is_refused_by_name_until_the_mirror_is_upgraded(
-    tmp_path: Path, what: str, named: str
-) -> None:
+def test_what_only_a_newer_mercurial_reads_is_refused_by_name(tmp_path: Path, what: str, named: str) -> None:
     initialize()
     repository = factory.repository(ui_module.ui.load(), os.fsencode(tmp_path / "repository"), create=True)
     bundler = bundle2.bundle20(repository.ui)

@@ -159,7 +159,7 @@ def test_a_bookmark_set_to_where_it_was_is_no_change(new_repository):
 
 
 @pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 60))])
-def test_mirrors_come_to_the_masters_digest_one_transaction_an_event_or_one_for_all(new_repository, seed):
+def test_mirrors_reach_the_masters_digest_in_one_transaction_or_many(new_repository, seed):
     master, apart, together = (new_repository(name) for name in ("master", "apart", "together"))
     chance = random.Random(seed)
     sent = [in_transaction(master, lambda tr: random_act(master, tr, chance)) for _ in range(8)]

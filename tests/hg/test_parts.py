@@ -83,7 +83,7 @@ def test_push_with_an_unknown_part_is_refused_if_the_client_insists_on_it() -> N
         check(head(b"X-new") + END)
 
 
-def test_what_a_client_s_extension_offers_to_that_of_the_site_is_passed_over() -> None:
+def test_what_a_clients_extension_offers_the_sites_is_passed_over() -> None:
     bundle2.parthandlermapping[b"site:about"] = lambda op, part: None
     with pytest.raises(error.Abort, match="this part: 'site:about'"):
         check(head(b"SITE:ABOUT") + END)
@@ -119,7 +119,7 @@ def former(content: bytes) -> bytes:
     return bytes(parts.check_push(unbundle, None, given, [], b"serve", b""))  # type: ignore[arg-type]
 
 
-def test_push_of_a_former_client_is_unpacked_before_the_lock_and_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_former_clients_push_is_unpacked_before_the_lock_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "_UNPACKED", 1_000_000)
     assert former(b"HG10BZ" + bz2.compress(b"some")[2:]) == b"some"
     assert former(b"HG10UNsome") == b"some"

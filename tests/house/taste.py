@@ -36,6 +36,8 @@ SEAMS = frozenset(
 # The first line of each text of a module, class or function, which stands alone behind its indentation.
 FIRST_LINE = re.compile(r'^ *[rb]?"""(.*?)(?:"""|\\)?$', re.MULTILINE)
 LONGEST_LINE = 79
+# A test whose name has 70 characters or more.
+LONG_TEST = re.compile(r"^ *(?:async )?def (test_\w{65,})", re.MULTILINE)
 # A constant with a comment behind it, and an assignment with a text below it.
 BESIDE = re.compile(
     r"^_?[A-Z][A-Z_]* = .*[^ ]  # (?!noqa|type:)|^ *[\w.]+(?:: [^\n]+)? = [^\n]*[^'\n]\n *\"\"\"[^\n]+\"\"\"$",
@@ -111,6 +113,8 @@ def findings() -> Iterator[str]:
         yield from (
             f"{name}: a long first line: {line}" for line in FIRST_LINE.findall(text) if len(line) > LONGEST_LINE
         )
+    for name, text in files("tests/*.py", ":!tests/golden"):
+        yield from (f"{name}: a long name: {test}" for test in LONG_TEST.findall(text))
     for name, text in files("*.py", ":!tests/golden"):
         yield from (f"{name}: not above: {found[0]}" for found in BESIDE.finditer(text))
         if VAGUE & set(re.split(r"[/_.]", name)):

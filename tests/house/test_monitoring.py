@@ -206,7 +206,7 @@ def test_the_page_lists_every_metric(collectors: list[Any]) -> None:
     assert len(written) == len(set(written))
 
 
-def test_the_rule_on_the_page_finds_an_aggregator_that_a_mirror_never_heard(tmp_path: Path) -> None:
+def test_the_pages_rule_finds_an_aggregator_that_no_mirror_heard(tmp_path: Path) -> None:
     beat, applied = (
         "vcsreplicator_mirror_aggregator_beat_timestamp_seconds",
         "vcsreplicator_mirror_applied_events_total",
@@ -262,7 +262,7 @@ def test_promtool_understands_rules_configuration_and_panels(tmp_path: Path) -> 
     assert f"{len(shown)} rules found" in promtool("check", "rules", tmp_path / "panels.yml")
 
 
-def test_prometheus_scrapes_every_service_of_the_installation_at_an_address_that_it_reaches() -> None:
+def test_prometheus_scrapes_every_service_at_an_address_it_reaches() -> None:
     page = (CHECKOUT / "docs/install.md").read_text()
     [block] = re.findall(r"^```toml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     listening = tomllib.loads(block)["listen"].values()
@@ -272,7 +272,7 @@ def test_prometheus_scrapes_every_service_of_the_installation_at_an_address_that
     assert {where.partition(":")[2] for where in listening} == {where.partition(":")[2] for where in targets}
 
 
-def test_the_configuration_of_prometheus_has_a_place_for_each_service_that_check_does_not_look_at() -> None:
+def test_prometheus_has_a_place_for_services_that_check_passes_over() -> None:
     named = set(re.findall(r"# - (\w+)\.example:\d+$", (MONITORING / "prometheus.yml").read_text(), re.MULTILINE))
     verbs = CHECKOUT / "hgext/vcsreplicator/cli"
     role = re.compile(r"""(?:run_daemon\(config, |listen\()"(\w+)\"""")
@@ -311,7 +311,7 @@ def runbook() -> str:
     return (CHECKOUT / "docs/runbook.md").read_text()
 
 
-def test_the_runbook_has_an_entry_for_each_alert_reason_alarm_and_exit_code() -> None:
+def test_the_runbook_has_an_entry_for_each_alert_alarm_and_exit_code() -> None:
     text = runbook()
     for rule in rules():
         page, _, heading = rule["annotations"]["runbook_url"].partition("#")
@@ -331,7 +331,7 @@ def test_the_runbook_has_an_entry_for_each_alert_reason_alarm_and_exit_code() ->
 
 
 @pytest.mark.parametrize("entry", re.findall(r"^### (\w+)$", runbook(), re.MULTILINE))
-def test_an_entry_says_what_it_means_where_to_look_what_to_do_and_when_it_is_over(entry: str) -> None:
+def test_an_entry_says_what_it_means_where_to_look_and_what_to_do(entry: str) -> None:
     [text] = re.findall(rf"^### {entry}$(.*?)(?=^##)", runbook(), re.MULTILINE | re.DOTALL)
     needed = {"Look", "Over"} if "| alarm |" in text else {"Means", "Look", "Do", "Over"}
     assert set(re.findall(r"^- \*\*(\w+):\*\*", text, re.MULTILINE)) == needed

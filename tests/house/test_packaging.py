@@ -68,7 +68,7 @@ def test_the_image_has_the_packages_of_every_service() -> None:
     assert "requirements/services.txt" in copied()
 
 
-def test_the_image_knows_only_instructions_that_there_are_and_starts_our_program() -> None:
+def test_the_image_knows_real_instructions_and_starts_our_program() -> None:
     known = {"FROM", "RUN", "WORKDIR", "COPY", "ENV", "USER", "ENTRYPOINT"}
     assert {name for name, *_ in instructions()} <= known
     assert instructions()[-1] == ["ENTRYPOINT", '["vcsreplicator"]']
@@ -78,7 +78,7 @@ def test_the_image_knows_only_instructions_that_there_are_and_starts_our_program
             assert done.returncode == 0, done.stderr
 
 
-def test_compose_starts_a_verb_with_options_that_it_has_and_services_that_it_names() -> None:
+def test_compose_starts_verbs_with_options_that_they_have() -> None:
     services = compose()["services"]
     trial = services["trial"]
     assert (CHECKOUT / trial["build"] / "Dockerfile").is_file()

@@ -21,4 +21,5 @@ def test_the_checks_of_texts_and_names_can_fail() -> None:
     assert taste.BESIDE.search("LIMIT = 5  # of something\n")
     assert taste.FIRST_LINE.findall('    """One line."""') == ["One line."]
     assert "util" in taste.VAGUE
+    assert taste.LONG_TEST.findall(f"def test_{64 * 'a'}():\ndef test_{65 * 'a'}():") == [f"test_{65 * 'a'}"]
     assert taste.hidden_actors("Somebody asks") == ["Somebody"]

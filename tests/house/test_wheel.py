@@ -120,7 +120,7 @@ def test_a_clean_environment_loads_the_extensions_and_the_command(wheel: Path, t
     assert output("-m", "hgext.vcsreplicator.cli", "--version").startswith("vcsreplicator, version ")
 
 
-def test_the_command_without_the_packages_of_services_says_what_to_install() -> None:
+def test_the_command_without_packages_says_what_to_install() -> None:
     program = "import sys; sys.modules['click'] = None; from hgext.vcsreplicator.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     expected = "vcsreplicator: the package click is missing; run: pip install 'vcsreplicator[services]'\n"

@@ -114,6 +114,6 @@ def test_a_file_of_keys_is_its_owners_alone_and_has_two_keys_at_most(tmp_path: P
 
 
 @pytest.mark.processes
-def test_a_roster_and_its_keys_are_read_without_the_library_that_makes_them() -> None:
+def test_a_roster_and_its_keys_are_read_without_the_signing_library() -> None:
     code = "import sys, hgext.vcsreplicator.words.roster, hgext.vcsreplicator.keys.pairs; sys.exit('cryptography' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

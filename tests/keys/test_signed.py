@@ -159,9 +159,7 @@ def vouched(signing: Signing, ack: str) -> str:
     return f"{signing.aggregator.sign(text)} {text}"
 
 
-def test_a_forged_proof_of_a_mirror_is_refused_though_an_aggregator_passes_it_on(
-    signing: Signing, tmp_path: Path
-) -> None:
+def test_a_mirrors_forged_proof_is_refused_though_it_is_passed_on(signing: Signing, tmp_path: Path) -> None:
     rogue = make_key(tmp_path / "rogue")
     true = json.loads(signing.signed().split(" ", 2)[2])["acks"][0]
     key, signature, said = true.split(" ", 2)

@@ -232,9 +232,7 @@ def test_threads_may_append_at_once_and_each_keeps_its_order(log: Log, reading: 
         assert values(own) == [b"%d" % number for number in range(20)]
 
 
-def test_the_largest_message_passes_and_a_larger_one_is_rejected_with_all_its_company(
-    log: Log, reading: Callable[..., Reader]
-) -> None:
+def test_the_largest_message_passes_and_a_larger_one_is_rejected(log: Log, reading: Callable[..., Reader]) -> None:
     with pytest.raises(Rejected, match=f"expected at most {LARGEST}"):
         log.append([message(b"company", topic=NOTICES), message(b"." * LARGEST, topic=NOTICES)])
     log.append([message(b"." * (LARGEST - 1), topic=NOTICES)])
@@ -283,7 +281,7 @@ def test_readers_do_not_know_of_each_other(log: Log, reading: Callable[..., Read
     assert values(read(other, 2)) == [b"1", b"2"]
 
 
-def test_positions_are_right_at_every_step_over_transactions_and_their_markers(
+def test_positions_are_right_at_every_step_over_transactions(
     log: Log, reading: Callable[..., Reader], transacting: Callable[..., Transactor]
 ) -> None:
     transactor = transacting()
@@ -410,9 +408,7 @@ def test_a_running_reader_notices_that_the_log_was_restored_from_a_copy(
 
 
 @pytest.mark.sample(1, keep=("kafka",))
-def test_a_running_reader_notices_a_loss_though_no_record_stands_where_its_last_one_was(
-    fragile: Storage, opened: ExitStack
-) -> None:
+def test_a_running_reader_notices_a_loss_without_a_record_in_place(fragile: Storage, opened: ExitStack) -> None:
     log = opened.enter_context(open_log(fragile.url, creates=True))
     patiently(lambda: log.create(TOPICS))
     log.append([message(b"%d" % number, topic=NOTICES) for number in range(2)])
@@ -430,9 +426,7 @@ def test_a_running_reader_notices_a_loss_though_no_record_stands_where_its_last_
 
 
 @pytest.mark.sample(1, keep=("kafka",))
-def test_a_running_reader_notices_the_loss_of_the_last_record_alone_though_no_other_comes(
-    fragile: Storage, opened: ExitStack
-) -> None:
+def test_a_running_reader_notices_the_loss_of_the_last_record_alone(fragile: Storage, opened: ExitStack) -> None:
     log = opened.enter_context(open_log(fragile.url, creates=True))
     patiently(lambda: log.create(TOPICS))
     log.append([message(b"0", topic=NOTICES)])
@@ -505,7 +499,7 @@ def test_a_commit_may_store_positions_only_or_nothing(log: Log, transacting: Cal
     assert log.stored("group", EVENTS) == {0: 5}
 
 
-def test_a_commit_with_a_rejected_message_leaves_nothing_and_the_transactor_usable(
+def test_a_commit_with_a_rejected_message_leaves_nothing(
     log: Log, reading: Callable[..., Reader], transacting: Callable[..., Transactor]
 ) -> None:
     transactor = transacting()
@@ -517,7 +511,7 @@ def test_a_commit_with_a_rejected_message_leaves_nothing_and_the_transactor_usab
     assert values(read(reading(NOTICES), 1)) == [b"2"]
 
 
-def test_a_newer_transactor_fences_the_older_ones_of_its_identity_for_good(
+def test_a_newer_transactor_fences_the_older_of_its_identity_for_good(
     log: Log, reading: Callable[..., Reader], transacting: Callable[..., Transactor]
 ) -> None:
     older, bystander, newer = transacting("one"), transacting("other"), transacting("one")
@@ -564,7 +558,7 @@ def test_a_transactor_that_expects_a_commit_is_fenced_like_any_other(
     assert values(read(reading(NOTICES), 1)) == [b"new"]
 
 
-def test_a_transactor_that_begins_anew_goes_on_but_takes_nothing_back_from_a_newer_one(
+def test_a_transactor_that_begins_anew_takes_nothing_from_a_newer_one(
     log: Log, reading: Callable[..., Reader], transacting: Callable[..., Transactor]
 ) -> None:
     older = transacting()
@@ -638,7 +632,7 @@ def test_positions_of_a_group_are_levels_and_may_go_back(log: Log) -> None:
     assert log.stored("group", EVENTS) == {0: 3, 2: 7}
 
 
-def test_metadata_stands_beside_its_position_until_that_is_stored_without_any(storage: Storage, log: Log) -> None:
+def test_metadata_stays_with_its_position_until_one_without_is_stored(storage: Storage, log: Log) -> None:
     log.acknowledge("group", EVENTS, {0: 5, 2: 7}, metadata={2: "{}"})
     is_kept = not storage.url.startswith("sqlite")  # where positions go back with the records
     assert log.metadata("group", EVENTS) == ({2: "{}"} if is_kept else {})
@@ -688,9 +682,7 @@ def test_ends_and_beginnings_of_some_partitions(log: Log) -> None:
 # Going away and coming back
 
 
-def test_everything_is_unavailable_while_the_log_is_away_and_heals_when_it_is_back(
-    fragile: Storage, opened: ExitStack
-) -> None:
+def test_everything_is_unavailable_while_the_log_is_away_and_heals(fragile: Storage, opened: ExitStack) -> None:
     log = opened.enter_context(open_log(fragile.url, creates=True))
     patiently(lambda: log.create(TOPICS))
     log.append([message(b"before", topic=NOTICES)])
@@ -731,7 +723,7 @@ def test_everything_is_unavailable_while_the_log_is_away_and_heals_when_it_is_ba
 
 @pytest.mark.services
 @pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
-def test_a_broker_killed_again_and_again_loses_nothing_and_first_appearances_are_in_order(
+def test_a_broker_killed_again_and_again_loses_and_misorders_nothing(
     own_service: Callable[[type[Kafka]], Kafka], opened: ExitStack, kills: int
 ) -> None:
     kafka = own_service(Kafka)
@@ -788,7 +780,7 @@ def test_a_transaction_that_took_too_long_is_unclear_but_fences_nobody(
 
 
 @pytest.mark.services
-def test_a_commit_that_comes_long_after_it_was_expected_is_unclear_but_fences_nobody(
+def test_a_commit_long_after_it_was_expected_is_unclear_but_fences_none(
     kafka: Kafka, unique_name: str, opened: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_transactor, "EXPECTED_WITHIN", 0.1)
@@ -814,7 +806,7 @@ def test_a_commit_that_comes_long_after_it_was_expected_is_unclear_but_fences_no
 
 
 @pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
-def test_a_writer_killed_again_and_again_loses_nothing_and_first_appearances_are_in_order(
+def test_a_writer_killed_again_and_again_loses_and_misorders_nothing(
     storage: Storage, log: Log, opened: ExitStack, kills: int
 ) -> None:
     chance = random.Random(7)

@@ -21,7 +21,7 @@ def test_no_other_user_may_use_what_a_service_makes(tmp_path: Path, umask: int, 
     assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o770 & ~umask
 
 
-def test_each_folder_that_root_makes_belongs_to_the_owner_of_the_one_above(
+def test_each_folder_that_root_makes_belongs_to_its_parents_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[tuple[str, int]] = []

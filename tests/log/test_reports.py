@@ -61,7 +61,7 @@ def test_a_trouble_whose_text_differs_in_a_number_is_no_other_trouble(monkeypatc
     assert report("/repos/1: cannot be read: damaged", texts[0].replace("/repos/1", "/repos/2")) == 4
 
 
-def test_a_process_that_reports_as_the_same_service_is_found_while_it_lives_and_a_former_one_is_not(
+def test_a_process_that_reports_as_the_same_service_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = HandClock()
@@ -117,7 +117,7 @@ def test_a_process_that_reports_as_the_same_service_is_found_in_each_log(
     assert not first.is_shared
 
 
-def test_the_same_trouble_of_two_repositories_whose_paths_have_blanks_is_two_troubles() -> None:
+def test_the_same_trouble_of_two_paths_with_blanks_is_two_troubles() -> None:
     first, second = (f"/repos/my app{number}: cannot be read: 3 of 7 bytes" for number in (1, 2))
     assert reports.name_trouble(first) != reports.name_trouble(second)
     assert reports.name_trouble(first) == reports.name_trouble(first.replace("3", "4"))
@@ -160,7 +160,7 @@ def test_a_count_a_time_an_id_and_an_address_are_no_part_of_a_trouble(first: str
         assert reports.name_trouble(text.format(first, first)) == reports.name_trouble(text.format(second, second))
 
 
-def test_a_report_is_written_also_while_the_topic_that_it_counts_is_missing() -> None:
+def test_a_report_is_written_while_the_topic_it_counts_is_missing() -> None:
     log = MemoryLog()
     log.create([topic for topic in topics() if topic.name == SERVICES])
     reports.ServiceReporter(log, "relay hg", topic=EVENTS).report([], now=1.0)

@@ -23,7 +23,7 @@ def table(database: sqlite3.Connection) -> RequestTable:
     return RequestTable(lambda statement, values: database.execute(statement, values).fetchall(), "mirror")
 
 
-def test_a_request_names_who_asked_and_when_and_stays_open_until_it_is_answered(table: RequestTable) -> None:
+def test_a_request_names_who_asked_and_when_until_it_is_answered(table: RequestTable) -> None:
     number = table.ask("alpha", "pause", {"why": "it is late"}, who="dana", now=1.0)
     [request] = table.list_open("alpha")
     assert request == table.read(number)

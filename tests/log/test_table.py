@@ -71,7 +71,7 @@ def test_one_table_may_be_of_several_topics_that_have_the_same_keys(log: Log) ->
     assert (table.value(STATE, "a"), table.value(NOTICES, "a")) == (b"state", b"notice")
 
 
-def test_a_transaction_at_the_end_is_read_whole_and_its_marker_ends_nothing_late(log: Log) -> None:
+def test_a_transaction_at_the_end_is_read_whole(log: Log) -> None:
     with closing(log.transactor("single")) as transactor:
         for number in range(3):
             transactor.commit([NewRecord(topic=STATE, key=f"{number}", value=b"%d" % number)])
@@ -118,7 +118,7 @@ def test_a_reading_that_is_stopped_gives_no_part_for_the_whole(log: Log) -> None
 # A log that loses records while it is read
 
 
-def test_a_log_that_loses_its_newest_record_meanwhile_is_read_to_its_earlier_end() -> None:
+def test_a_log_that_loses_its_newest_record_is_read_to_its_earlier_end() -> None:
     log = MemoryLog()
     log.create(TOPICS)
     put(log, ("x", b"0"), ("x", b"1"), topic=NOTICES)
@@ -133,7 +133,7 @@ def test_the_marker_of_a_transaction_at_the_end_is_waited_for_briefly() -> None:
     assert marked.waits == [0.0, FIRST_POLL]
 
 
-def test_a_reader_at_the_end_is_polled_so_that_it_sees_a_log_that_lost_records() -> None:
+def test_a_reader_at_the_end_sees_a_log_that_lost_records() -> None:
     log = MemoryLog()
     log.create(TOPICS)
     put(log, ("x", b"0"), ("x", b"1"), topic=NOTICES)
@@ -144,7 +144,7 @@ def test_a_reader_at_the_end_is_polled_so_that_it_sees_a_log_that_lost_records()
         list(read_on(log, reader))
 
 
-def test_what_is_committed_while_a_topic_is_read_does_not_keep_the_reader_for_ever() -> None:
+def test_what_is_committed_meanwhile_does_not_keep_a_reader_for_ever() -> None:
     log = MemoryLog()
     log.create(TOPICS)
     put(log, ("x", b"0"), topic=NOTICES)

@@ -32,7 +32,7 @@ def test_the_one_at_its_path_is_followed_though_a_copy_is_as_far(tmp_path: Path)
     check(tmp_path, found(tmp_path / "proj", seq=5), found(tmp_path / "proj.bak", seq=5), found(tmp_path / "a", seq=6))
 
 
-def test_of_two_at_the_paths_of_their_time_the_one_that_is_further_is_followed(tmp_path: Path) -> None:
+def test_of_two_in_their_places_the_further_one_is_followed(tmp_path: Path) -> None:
     check(tmp_path, found(tmp_path / "new", seq=7, path="new"), found(tmp_path / "proj", seq=5))
 
 

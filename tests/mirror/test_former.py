@@ -53,9 +53,7 @@ def test_notes_and_heal_requests_of_a_former_release_are_kept(former: sqlite3.Co
             assert notes.deleted() == [DeletedRepository(repository="d", path="two", incarnation="i", seq=3, since=1.0)]
 
 
-def test_a_former_release_goes_on_with_the_notes_and_its_requests_are_taken_later(
-    former: sqlite3.Connection, tmp_path: Path
-) -> None:
+def test_a_former_release_goes_on_with_the_notes(former: sqlite3.Connection, tmp_path: Path) -> None:
     with closing(Notes(tmp_path / "mirror.db")) as notes:
         notes.request_heal("r", who="dana", now=1.0)
     former.executescript(FORMER)

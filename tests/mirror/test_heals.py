@@ -144,7 +144,7 @@ def test_a_change_outside_on_the_master_is_fetched(bench: Bench) -> None:
     assert equal(bench, patient)
 
 
-def test_a_bundle_with_another_hash_is_rejected_and_the_changesets_are_fetched(bench: Bench) -> None:
+def test_a_bundle_with_another_hash_is_rejected_and_fetched(bench: Bench) -> None:
     patient, neighbour = two(bench)
     push(bench, patient)
     patient.push()
@@ -158,7 +158,7 @@ def test_a_bundle_with_another_hash_is_rejected_and_the_changesets_are_fetched(b
     assert "SHA-256" in bench.errors()[0].reason
 
 
-def test_a_repository_that_says_something_else_than_its_event_is_copied_anew(bench: Bench) -> None:
+def test_a_repository_that_differs_from_its_event_is_copied_anew(bench: Bench) -> None:
     patient, neighbour = two(bench)
     push(bench, patient, neighbour)
     with bench.mirror():
@@ -316,7 +316,7 @@ def test_damage_heals_alone(bench: Bench, what: str, when: str) -> None:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("what", ["lost", "damaged", "of another history"])
-def test_a_release_whose_watermark_was_lost_is_shown_again_without_another_push(bench: Bench, what: str) -> None:
+def test_a_release_whose_watermark_was_lost_is_shown_again(bench: Bench, what: str) -> None:
     author = bench.author("repo")
     author.push()
     bench.send(author)
@@ -335,7 +335,7 @@ def test_a_release_whose_watermark_was_lost_is_shown_again_without_another_push(
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["replicated-watermark", "requires", "store/requires"])
-def test_a_pipe_in_place_of_a_file_of_one_repository_holds_up_no_start_of_its_mirror(bench: Bench, name: str) -> None:
+def test_a_pipe_in_one_repository_holds_up_no_start_of_its_mirror(bench: Bench, name: str) -> None:
     patient, neighbour = two(bench)
     push(bench, patient, neighbour)
     with bench.mirror():
@@ -355,9 +355,7 @@ def test_a_pipe_in_place_of_a_file_of_one_repository_holds_up_no_start_of_its_mi
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
-def test_what_stands_in_place_of_the_bookmarks_of_the_release_is_replaced_with_its_repository(
-    bench: Bench, make: Callable[[Path], None]
-) -> None:
+def test_what_replaces_the_releases_bookmarks_is_replaced(bench: Bench, make: Callable[[Path], None]) -> None:
     patient = bench.author("patient")
     patient.push()
     patient.bookmark("mark", patient.tip)
@@ -378,7 +376,7 @@ def test_what_stands_in_place_of_the_bookmarks_of_the_release_is_replaced_with_i
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["bookmarks", "hgrc"])
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
-def test_what_stands_in_place_of_a_file_that_mercurial_reads_is_replaced_with_its_repository(
+def test_what_replaces_a_file_that_mercurial_reads_is_replaced(
     bench: Bench, make: Callable[[Path], None], name: str
 ) -> None:
     patient, neighbour = two(bench)
@@ -401,9 +399,7 @@ def test_what_stands_in_place_of_a_file_that_mercurial_reads_is_replaced_with_it
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["bookmarks", "replicated-bookmarks"])
 @pytest.mark.parametrize("how", ["lost", "older"])
-def test_bookmarks_that_were_lost_or_replaced_by_older_ones_are_found_without_another_push(
-    bench: Bench, name: str, how: str
-) -> None:
+def test_lost_or_older_bookmarks_are_found_without_another_push(bench: Bench, name: str, how: str) -> None:
     patient = bench.author("patient")
     patient.push()
     patient.bookmark("mark", patient.tip)
@@ -450,7 +446,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("place_name", ["exchange", "set_aside"])
-def test_a_damaged_repository_never_comes_back_after_a_kill_around_the_exchange(
+def test_a_damaged_repository_never_returns_after_a_kill_at_exchange(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, place_name: str
 ) -> None:
     patient = bench.author("patient")
@@ -601,7 +597,7 @@ def read_only(folder: Path) -> Iterator[None]:
         subprocess.run(after, check=True)
 
 
-def test_a_read_only_disk_sets_one_repository_apart_until_it_can_be_written(bench: Bench) -> None:
+def test_a_read_only_disk_sets_one_repository_apart_for_a_while(bench: Bench) -> None:
     patient, neighbour = two(bench)
     push(bench, patient, neighbour)
     with bench.process(slow_after=0.3):
@@ -617,7 +613,7 @@ def test_a_read_only_disk_sets_one_repository_apart_until_it_can_be_written(benc
     assert equal(bench, patient)
 
 
-def test_while_a_mirror_can_write_nothing_at_all_it_waits_and_passes_nothing(bench: Bench) -> None:
+def test_a_mirror_that_can_write_nothing_waits_and_passes_nothing(bench: Bench) -> None:
     patient, neighbour = two(bench)
     push(bench, patient, neighbour)
     with bench.process(slow_after=0.3):
@@ -635,9 +631,7 @@ def test_while_a_mirror_can_write_nothing_at_all_it_waits_and_passes_nothing(ben
     assert equal(bench, neighbour)
 
 
-def test_a_bundle_that_unpacks_to_more_than_it_may_is_fetched_and_not_the_whole_repository(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bundle_that_unpacks_too_large_is_fetched_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     may_have, limited = 1 << 20, bench.folder / "limited.py"
     limited.write_text(f"from hgext.vcsreplicator.hg.replica import apply\napply.UNPACKED_LIMIT = {may_have}\n")
     monkeypatch.setattr(pool, "CONFIGURATION", f"{pool.CONFIGURATION}[extensions]\nlimited = {limited}\n")
@@ -747,9 +741,7 @@ def test_more_repositories_in_trouble_than_readers_all_heal(bench: Bench) -> Non
     assert equal(bench, authors[-1])
 
 
-def test_a_copy_with_a_journal_that_an_enemy_left_is_made_again_and_nothing_else_is_touched(
-    bench: Bench, tmp_path: Path
-) -> None:
+def test_a_copy_with_an_enemys_journal_is_made_again_alone(bench: Bench, tmp_path: Path) -> None:
     patient, neighbour = two(bench)
     push(bench, patient, neighbour)
     with bench.mirror():

@@ -288,7 +288,7 @@ def test_a_blob_that_is_not_the_one_of_the_event_is_not_applied(bench: Bench, ru
     ],
     ids=["previous", "incarnation", "seq"],
 )
-def test_an_event_in_the_middle_of_a_batch_that_does_not_follow_the_one_before_is_not_applied(
+def test_an_event_in_a_batch_that_does_not_follow_is_not_applied(
     bench: Bench, runner: TaskRunner, members: dict[str, Any], reason: Reason
 ) -> None:
     author = bench.author("repo")
@@ -329,9 +329,7 @@ def bomb(size: int, chunks: int) -> bytes:
 
 
 @pytest.mark.parametrize(("size", "chunks"), [(1 << 24, 40), (700 << 20, 1)], ids=["many chunks", "one chunk"])
-def test_a_bundle_that_unpacks_without_end_is_refused_before_it_takes_the_memory(
-    bench: Bench, size: int, chunks: int
-) -> None:
+def test_a_bundle_that_unpacks_without_end_is_refused_in_time(bench: Bench, size: int, chunks: int) -> None:
     author, neighbour = bench.author("repo"), bench.author("neighbour")
     bench.send(author, neighbour)
     body = bomb(size, chunks)
@@ -347,7 +345,7 @@ def test_a_bundle_that_unpacks_without_end_is_refused_before_it_takes_the_memory
     assert "worker died" not in (bench.folder / "mirror.log").read_text()
 
 
-def test_a_bundle_that_needs_more_memory_than_a_worker_may_take_is_fetched_by_another_worker(bench: Bench) -> None:
+def test_a_bundle_too_large_for_a_workers_memory_is_fetched_elsewhere(bench: Bench) -> None:
     bench.serve_master()
     author, neighbour = bench.author("repo"), bench.author("neighbour")
     bench.send(author, neighbour)
@@ -370,7 +368,7 @@ def test_a_bundle_that_needs_more_memory_than_a_worker_may_take_is_fetched_by_an
     assert "worker died" not in (bench.folder / "mirror.log").read_text()
 
 
-def test_what_needs_more_memory_than_a_worker_may_take_waits_apart_until_it_may_take_it(bench: Bench) -> None:
+def test_what_needs_more_memory_than_a_worker_may_take_waits_apart(bench: Bench) -> None:
     bench.serve_master()
     author, neighbour = bench.author("repo"), bench.author("neighbour")
     bench.send(author, neighbour)
@@ -418,7 +416,7 @@ def test_hostile_records_stop_no_mirror_and_no_start_of_one(bench: Bench) -> Non
     assert bench.notes() == []
 
 
-def test_the_repository_of_a_hostile_record_is_set_apart_and_its_neighbour_goes_on(bench: Bench) -> None:
+def test_a_hostile_records_repository_is_set_apart_from_its_neighbour(bench: Bench) -> None:
     author, neighbour = bench.author("repo"), bench.author("neighbour")
     author.push()
     neighbour.push()

@@ -65,9 +65,7 @@ def delete_on_master(author: Author) -> None:
 @pytest.mark.parametrize(
     ("damaged", "when"), [("00changelog.i", "while it runs"), ("replicated.log", "while it is down")]
 )
-def test_a_repository_that_is_deleted_while_it_waits_for_its_repair_is_set_aside(
-    bench: Bench, damaged: str, when: str
-) -> None:
+def test_one_deleted_while_it_waits_for_its_repair_is_set_aside(bench: Bench, damaged: str, when: str) -> None:
     patient, neighbour = bench.author("patient"), bench.author("neighbour")
     patient.push()
     bench.send(patient, neighbour)
@@ -134,7 +132,7 @@ def test_a_deletion_that_the_log_lost_is_found_out_from_the_state(bench: Bench) 
     assert len(set_aside(bench)) == 1
 
 
-def test_a_backup_keeps_a_repository_that_is_deleted_while_it_waits_for_its_repair(bench: Bench) -> None:
+def test_a_backup_keeps_one_deleted_while_it_waits_for_its_repair(bench: Bench) -> None:
     patient, neighbour = bench.author("patient"), bench.author("neighbour")
     bench.send(patient)
     roster(bench, 1, role=MirrorRole.BACKUP)
@@ -246,7 +244,7 @@ def test_a_repository_that_the_rules_carry_no_more_is_served_no_more(bench: Benc
     assert bench.where(outside).exists()
 
 
-def test_nothing_leaves_a_mirror_that_starts_while_the_log_lacks_the_newest_roster(
+def test_nothing_leaves_a_starting_mirror_without_the_newest_roster(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A running aggregator writes it again: here, while the mirror waits for it."""
@@ -278,7 +276,7 @@ WAITS = ["waits for the roster that the log lost", "older roster followed"]
 
 
 @pytest.mark.parametrize(("newest", "expected"), [(None, WAITS), (b"{", [])], ids=["none", "unreadable"])
-def test_a_mirror_waits_a_while_for_a_roster_that_no_aggregator_writes_again(
+def test_a_mirror_waits_a_while_for_a_roster_that_nothing_rewrites(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, newest: bytes | None, expected: list[str]
 ) -> None:
     bench.log.append([NewRecord(topic=ROSTER, key="roster", value=newest)])

@@ -39,7 +39,7 @@ def pushed(bench: Bench, path: str) -> Author:
     return author
 
 
-def test_a_locked_mirror_is_closed_to_a_mercurial_without_the_extension_and_serves_with_it(bench: Bench) -> None:
+def test_a_locked_mirror_is_closed_to_a_mercurial_without_the_extension(bench: Bench) -> None:
     author = pushed(bench, "repo")
     with bench.mirror(lock=True):
         bench.wait_served(author)
@@ -56,7 +56,7 @@ def test_a_locked_mirror_is_closed_to_a_mercurial_without_the_extension_and_serv
             assert plain("-R", target, "id", "-i", "--debug").stdout.strip() == author.tip
 
 
-def test_a_mirror_locks_and_unlocks_what_it_has_as_it_is_told_without_an_event(bench: Bench) -> None:
+def test_a_mirror_locks_and_unlocks_what_it_has_without_an_event(bench: Bench) -> None:
     author = pushed(bench, "repo")
     with bench.mirror():
         bench.wait_served(author)

@@ -242,7 +242,7 @@ def test_heartbeats_and_foreign_keys_pass(bench: Bench) -> None:
     assert "is not the repository" in bench.errors()[0].reason
 
 
-def test_a_bundle_in_the_blob_store_is_fetched_and_its_loss_detaches_the_repository(bench: Bench) -> None:
+def test_a_bundle_in_the_blob_store_is_fetched_and_its_loss_detaches(bench: Bench) -> None:
     blobs = f"file://{bench.folder}/blobs"
     author, neighbour = bench.author("repo"), bench.author("neighbour")
     event = author.push(files={"large": b"0123456789" * 100_000})

@@ -84,9 +84,7 @@ def content(folder: Path) -> set[str]:
     return {each for each in os.listdir(folder) if each not in ("~vcsreplicator", "lost+found")}
 
 
-def test_a_mirror_that_starts_on_an_empty_root_ends_and_goes_on_once_its_root_is_mounted(
-    bench: Bench, served: Author
-) -> None:
+def test_a_mirror_on_an_empty_root_ends_until_its_root_is_mounted(bench: Bench, served: Author) -> None:
     away = unmount(bench)
     (bench.root / "lost+found").mkdir()
     expected = (
@@ -106,7 +104,7 @@ def test_a_mirror_that_starts_on_an_empty_root_ends_and_goes_on_once_its_root_is
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("number", [7, 8, 0])
-def test_an_emptied_root_heals_where_the_last_heartbeat_was_sent_from_and_nowhere_else(
+def test_an_emptied_root_heals_where_the_last_heartbeat_came_from(
     bench: Bench, served: Author, numbers: dict[int, int], number: int
 ) -> None:
     shutil.rmtree(bench.root)
@@ -163,7 +161,7 @@ def test_a_mirror_fills_an_empty_root_once_an_operator_began_a_bootstrap(bench: 
         eventually(lambda: content(bench.root) == {"served"}, "it is in its place")
 
 
-def test_a_bootstrap_that_was_refused_allows_no_mirror_to_fill_an_empty_root(bench: Bench, served: Author) -> None:
+def test_a_refused_bootstrap_allows_no_mirror_to_fill_an_empty_root(bench: Bench, served: Author) -> None:
     unmount(bench)
     with pytest.raises(Refused):
         bootstrap(bench.settings(), bench.log, BootstrapSettings(), ask=refuse, report=print, stop=threading.Event())
@@ -172,16 +170,14 @@ def test_a_bootstrap_that_was_refused_allows_no_mirror_to_fill_an_empty_root(ben
     assert content(bench.root) == set()
 
 
-def test_a_mirror_whose_repositories_are_all_deleted_starts_on_an_empty_root(bench: Bench, served: Author) -> None:
+def test_a_mirror_with_all_repositories_deleted_starts_on_an_empty_root(bench: Bench, served: Author) -> None:
     bench.release(served, deleted=True)
     unmount(bench)
     with bench.mirror():
         pass
 
 
-def test_a_mirror_whose_root_becomes_another_folder_ends_and_finds_at_its_next_start_what_is_there(
-    bench: Bench, served: Author
-) -> None:
+def test_a_mirror_whose_root_becomes_another_folder_ends(bench: Bench, served: Author) -> None:
     expected = f"mirror.alpha.root: {bench.root} is another folder than at the start: was its file system mounted or unmounted?"
     with pytest.raises(Unavailable) as ended:
         run_until_unmounted(bench)

@@ -126,9 +126,7 @@ def test_a_mirror_alone_does_not_ask_the_log_where_it_ends_at_each_beat(log: Log
 
 
 @pytest.mark.processes
-def test_a_mirror_that_waits_for_its_namesake_outlasts_a_log_that_lost_records(
-    log: Log, settings: MirrorSettings
-) -> None:
+def test_a_mirror_waiting_for_its_namesake_outlasts_a_log_with_a_loss(log: Log, settings: MirrorSettings) -> None:
     last = beat(log, OTHER)
     search(settings, log, BEYOND).wait(last, threading.Event())  # silent: its place is free
     with Alive(log), pytest.raises(BadConfig, match="works on there"):

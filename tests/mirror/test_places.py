@@ -99,7 +99,7 @@ def before(monkeypatch: pytest.MonkeyPatch, module: object, name: str, act: Call
     monkeypatch.setattr(module, name, wrapper)
 
 
-def test_a_repository_whose_new_path_waits_for_its_release_is_where_it_belongs(mirror: Mirror) -> None:
+def test_a_repository_whose_new_path_waits_for_release_is_in_its_place(mirror: Mirror) -> None:
     repo = OpenRepositories(mirror.ui, 1).open(mirror.url)
     with locked(repo):
         replicated.record(repo, replace(mirror.old, seq=3, path="q"))
@@ -110,7 +110,7 @@ def test_a_repository_whose_new_path_waits_for_its_release_is_where_it_belongs(m
     assert (found.folder, found.served_path) == (mirror.url, "p")
 
 
-def test_no_worker_writes_into_a_repository_while_it_is_moved_out_of_the_way(
+def test_no_worker_writes_into_a_repository_while_it_is_moved_away(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     theirs = OpenRepositories(mirror.ui, 1).open(mirror.url)  # its own worker is about to apply the next event
@@ -299,7 +299,7 @@ def test_what_came_into_the_way_at_the_last_moment_is_asked_too(
     assert mirror.at(mirror.waiting(NEW)) == (NEW, 1, 1)
 
 
-def test_of_many_repairs_of_one_repository_the_oldest_and_the_newest_former_copies_are_kept(
+def test_the_oldest_and_newest_former_copies_of_many_repairs_stay(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, copies = place.staging_of(mirror.settings.folder, OLD), [replace(mirror.old, seq=seq) for seq in range(3, 8)]
@@ -335,7 +335,7 @@ def another_file_system(monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
 
 
 @pytest.mark.parametrize("why", ["another file system", "leads out of"])
-def test_a_repository_that_cannot_be_moved_to_its_path_is_refused_in_words_and_stays_as_it_is(
+def test_a_repository_that_cannot_move_to_its_path_stays_as_it_is(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, why: str
 ) -> None:
     shutil.rmtree(mirror.url)
@@ -351,9 +351,7 @@ def test_a_repository_that_cannot_be_moved_to_its_path_is_refused_in_words_and_s
     assert mirror.at(mirror.waiting(NEW)) == (NEW, 1, 0)
 
 
-def test_a_copy_that_cannot_take_its_place_goes_on_where_it_is_and_is_not_kept_aside(
-    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_that_cannot_take_its_place_goes_on_where_it_is(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
     made, copies = place.staging_of(mirror.settings.folder, OLD), list[bool]()
 
     def copy(repositories: OpenRepositories, url: str, *_: object) -> tuple[str, Checkpoint]:
@@ -377,7 +375,7 @@ def test_a_copy_that_cannot_take_its_place_goes_on_where_it_is_and_is_not_kept_a
     assert os.listdir(mirror.settings.folder + "/aside") == [f"{OLD}-healed"]
 
 
-def test_a_repository_behind_a_link_inside_the_root_is_released_where_it_is(mirror: Mirror) -> None:
+def test_a_repository_behind_a_link_inside_the_root_is_released_there(mirror: Mirror) -> None:
     root = mirror.settings.root
     os.mkdir(root + "/b")
     os.symlink("b", root + "/a")
@@ -418,7 +416,7 @@ def test_a_repository_is_found_where_it_belongs_and_not_in_a_copy(mirror: Mirror
 
 
 @pytest.mark.parametrize("form", ["{}/", "{}/../.state", "{}"])
-def test_what_is_being_made_in_the_state_folder_is_no_repository_of_the_root(mirror: Mirror, form: str) -> None:
+def test_what_is_made_in_the_state_folder_is_no_repository(mirror: Mirror, form: str) -> None:
     root = mirror.settings.root
     state = form.format(root + "/.state")
     mirror.make(place.staging_of(state, OLD), mirror.old)
@@ -448,7 +446,7 @@ def test_folders_that_another_worker_removes_as_empty_are_made_again(
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_a_deletion_takes_the_repository_away_at_its_release_but_not_from_a_backup(mirror: Mirror, keep: bool) -> None:
+def test_a_deletion_takes_the_repository_at_its_release_but_on_a_backup(mirror: Mirror, keep: bool) -> None:
     with locked(repo := OpenRepositories(mirror.ui, 1).open(mirror.url)):
         replicated.record(repo, replace(mirror.old, seq=3, deleted=True))
     assert mirror.perform(OLD, mirror.url, released=2, keep=keep).serving == 2
@@ -464,7 +462,7 @@ def test_the_mirrors_own_folders_stay_when_they_are_empty(mirror: Mirror) -> Non
     assert os.listdir(mirror.settings.folder + "/waiting") == []  # another worker may be about to make one there
 
 
-def test_what_is_renamed_to_where_a_newer_one_lives_leaves_its_former_place(mirror: Mirror) -> None:
+def test_what_is_renamed_to_a_newer_ones_place_leaves_its_former_place(mirror: Mirror) -> None:
     third = "c" * 32
     mirror.make(mirror.settings.root + "/q", replace(mirror.checkpoint(third, 5, seq=1), path="q"), serving=1)
     with locked(repo := OpenRepositories(mirror.ui, 1).open(mirror.url)):
@@ -518,7 +516,7 @@ def test_a_check_of_what_is_moved_away_at_its_beginning_is_undecided(
     assert mirror.at(mirror.url) == (NEW, 1, 1)
 
 
-def test_a_check_finds_a_repository_that_is_gone_and_one_that_was_restored(mirror: Mirror) -> None:
+def test_a_check_finds_a_repository_that_is_gone_and_a_restored_one(mirror: Mirror) -> None:
     shutil.rmtree(mirror.url)
     assert read_through(mirror, OLD, mirror.url).problem == "it is not here any more"
     restored = mirror.checkpoint(OLD, 1, seq=1)

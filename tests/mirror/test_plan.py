@@ -60,7 +60,7 @@ def test_a_hole_is_a_gap() -> None:
     assert "seq 5 follows, this mirror has 3" in step.why
 
 
-def test_an_event_of_an_unknown_repository_is_a_gap_unless_it_is_the_first() -> None:
+def test_an_event_of_an_unknown_repository_is_a_gap_unless_the_first() -> None:
     assert plan(event(2), None).reason is Reason.GAP
 
 

@@ -179,9 +179,7 @@ def nursery(stem: None, bench: Bench) -> Nursery:
     return bench.pool._nursery
 
 
-def test_a_worker_that_the_nursery_forked_is_a_child_of_this_process_and_ends_as_any(
-    bench: Bench, nursery: Nursery
-) -> None:
+def test_a_worker_that_the_nursery_forked_is_our_child_and_ends_as_any(bench: Bench, nursery: Nursery) -> None:
     worker = bench.pool.start(Lane.HEAVY)
     assert bench.arrived() == READY
     assert Path(f"/proc/{worker.process.pid}/comm").read_text() == "worker\n"
@@ -205,7 +203,7 @@ def test_workers_outlive_their_nursery_and_the_next_start_without_it(bench: Benc
     assert bench.arrived() == Sweep(now=1.0, age=0.0)
 
 
-def test_a_worker_that_a_hung_nursery_forks_late_ends_and_takes_nothing_from_the_one_started_instead(
+def test_a_worker_that_a_hung_nursery_forks_late_ends(
     bench: Bench, nursery: Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late: list[int] = []
@@ -252,7 +250,7 @@ def test_a_forked_worker_is_waited_for_without_asking_again_and_again(bench: Ben
     assert (process.wait(), process.polls) == (-signal.SIGKILL, 4)
 
 
-def test_where_the_system_gives_no_descriptor_of_a_process_workers_are_started_one_by_one(
+def test_without_descriptors_of_processes_workers_start_one_by_one(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(pid: int) -> int:
@@ -277,7 +275,7 @@ def test_a_forked_worker_that_is_killed_is_told_as_died(bench: Bench, nursery: N
     assert bench.pool.workers == []
 
 
-def test_hgrc_of_workers_that_root_makes_belongs_to_the_owner_of_its_folder(
+def test_hgrc_of_workers_that_root_makes_is_of_its_folders_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Root may run `verify` before the mirror has started; a link in the place of the new file is not followed."""
@@ -321,9 +319,7 @@ def refuse_process(*arguments: object) -> None:
     raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
 
-def test_while_the_system_refuses_processes_few_are_tried_and_each_is_one_log_line(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_while_the_system_refuses_processes_few_are_tried(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch, structlog.testing.capture_logs() as lines:
         patch.setattr(pools, "start", refuse_process)
         bench.pool.fill()
@@ -340,7 +336,7 @@ def test_while_the_system_refuses_processes_few_are_tried_and_each_is_one_log_li
     assert bench.pool.idle(Lane.LIGHT) is not None
 
 
-def test_a_worker_for_which_there_is_no_thread_ends_and_another_one_starts_later(
+def test_a_worker_without_a_thread_ends_and_another_starts_later(
     bench: Bench, nursery: Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forked: list[ForkedProcess] = []
@@ -363,9 +359,7 @@ def test_a_worker_for_which_there_is_no_thread_ends_and_another_one_starts_later
     assert bench.arrived() == READY
 
 
-def test_a_worker_that_died_is_given_up_though_there_is_no_thread_to_wait_for_it(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dead_worker_is_given_up_though_no_thread_waits_for_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = bench.pool.start(Lane.LIGHT)
     assert bench.arrived() == READY
     worker.process.kill()
@@ -376,9 +370,7 @@ def test_a_worker_that_died_is_given_up_though_there_is_no_thread_to_wait_for_it
     assert bench.pool.workers == []
 
 
-def test_a_worker_for_whose_end_there_was_no_thread_keeps_no_place_among_the_processes(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_whose_end_had_no_thread_keeps_no_place(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that ended and that none waited for counts for the limit that refused the thread."""
     worker = bench.pool.start(Lane.LIGHT)
     assert worker is not None
@@ -396,7 +388,7 @@ def refuse_thread(*_: object) -> None:
     raise RuntimeError("can't start new thread")
 
 
-def test_after_a_worker_that_ended_before_it_was_ready_the_next_one_starts_ever_later(
+def test_after_a_worker_that_never_was_ready_the_next_starts_later(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "ending_worker.py").write_text("raise SystemExit(3)")

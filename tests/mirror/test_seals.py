@@ -149,7 +149,7 @@ def test_a_mirror_with_its_first_key_takes_its_former_acks_and_seals_them(sealin
     assert [set(each) for each in sealing.seals.choose(table, records)] == [{ACK, OTHER}, {ACK, OTHER}]
 
 
-def test_at_a_start_acks_that_the_aggregator_would_not_count_are_written_again(sealing: Sealing, log: Log) -> None:
+def test_acks_that_would_not_count_are_written_again_at_a_start(sealing: Sealing, log: Log) -> None:
     sealing.seals.take_roster(sealing.roster(sealing.key))
     log.append([sealing.seals.seal(NewRecord(topic=ACKS, key=key, value=b"{}")) for key in (ACK, OTHER)])
     known = some_state(repository=REPOSITORY, serials={NAME: 2**60})  # of an ack that the log lost since
@@ -188,7 +188,7 @@ def test_a_foreign_heartbeat_ends_no_mirror_with_a_key(sealing: Sealing, log: Lo
 
 
 @pytest.mark.processes
-def test_a_writer_writes_the_newest_value_again_and_a_tombstone_where_it_has_none(log: Log) -> None:
+def test_a_writer_writes_the_newest_value_again_or_a_tombstone(log: Log) -> None:
     writer = AckWriter(log, "mirror-alpha", lambda arrived: None)
     writer.remember({ACK: b"1"})
     writer.ack(ACK, b"2")
@@ -259,7 +259,7 @@ def test_a_running_mirror_seals_its_acks_and_overwrites_foreign_ones(tmp_path: P
 
 
 @pytest.mark.processes
-def test_a_running_mirror_signs_what_it_serves_while_the_aggregator_signs_notices(tmp_path: Path) -> None:
+def test_a_mirror_signs_what_it_serves_while_notices_are_signed(tmp_path: Path) -> None:
     with Bench(tmp_path) as bench:
         sealing = Sealing(make_folder(Path(bench.settings().folder)))
         roster = replace(sealing.roster(sealing.key), signing_keys=(sealing.aggregator.signing,))

@@ -30,7 +30,7 @@ def test_no_other_user_may_read_the_state_of_a_mirror(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("state", [None, "state"])
-def test_a_mirror_that_cannot_move_a_folder_from_its_state_to_its_root_is_refused(
+def test_a_mirror_that_cannot_move_from_state_to_root_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str | None
 ) -> None:
     root = tmp_path / "root"
@@ -64,7 +64,7 @@ def refusal(settings: MirrorSettings) -> str:
 
 
 @pytest.mark.parametrize("state", [None, "state"])
-def test_a_mirror_says_in_one_line_which_folder_it_cannot_use_and_what_is_expected(
+def test_a_mirror_says_which_folder_it_cannot_use_and_what_it_expects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str | None
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 4_000_000)
@@ -98,7 +98,7 @@ def test_a_mirror_says_in_one_line_which_folder_it_cannot_use_and_what_is_expect
 
 @pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN])
 @pytest.mark.parametrize("key", ["root", "state"])
-def test_a_mirror_whose_folder_is_on_a_mount_that_does_not_answer_names_its_error_and_may_be_started_again(
+def test_a_mirror_on_a_mount_that_hangs_names_its_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, number: int
 ) -> None:
     settings = MirrorSettings(name="alpha", root=str(tmp_path / "root"), state=str(tmp_path / "state"))
@@ -122,7 +122,7 @@ def test_a_mirror_whose_folder_is_on_a_mount_that_does_not_answer_names_its_erro
 
 @pytest.mark.parametrize(("number", "passes"), [(errno.ENOLCK, False), (errno.EIO, True), (errno.ESTALE, True)])
 @pytest.mark.parametrize("state", [None, "state"])
-def test_a_mirror_that_cannot_lock_its_folder_names_the_error_and_no_other_mirror(
+def test_a_mirror_that_cannot_lock_its_folder_names_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str | None, number: int, passes: bool
 ) -> None:
     settings = MirrorSettings(name="alpha", root=f"{tmp_path}/root", state=state and f"{tmp_path}/{state}")

@@ -80,7 +80,7 @@ def test_positions_are_stored_only_after_the_acks_before_them_are_written(log: L
     assert log.stored("mirror-alpha", EVENTS) == {0: 5}
 
 
-def test_after_an_outage_the_newest_ack_and_position_are_written_and_no_older_ones(log: Log) -> None:
+def test_after_an_outage_the_newest_ack_and_position_are_written_alone(log: Log) -> None:
     def write(number: int) -> Callable[[AckWriter], None]:
         def act(writer: AckWriter) -> None:
             writer.ack(KEY, b"%d" % number)
@@ -115,7 +115,7 @@ def test_rejects_are_written_in_their_order_and_none_is_lost_in_an_outage(log: L
     assert log.ends(ACKS) == {0: 0}
 
 
-def test_a_partition_that_does_not_answer_keeps_neither_acks_nor_the_ends_of_others() -> None:
+def test_a_silent_partition_keeps_neither_acks_nor_the_ends_of_others() -> None:
     log, found = MemoryLog(), list[Any]()
     log.create(topics(partitions=2))
     names = {partition_of(name, 2): name for name in "abcd"}
@@ -130,7 +130,7 @@ def test_a_partition_that_does_not_answer_keeps_neither_acks_nor_the_ends_of_oth
     assert [record.value for record in log.records(ACKS)] == [b"1"]
 
 
-def test_acks_that_are_written_are_not_written_again_because_positions_cannot_be_stored(log: Log) -> None:
+def test_written_acks_are_not_written_again_for_unstored_positions(log: Log) -> None:
     def write(writer: AckWriter) -> None:
         writer.ack(KEY, b"1")
         writer.append(NewRecord(topic=ERRORS, key=None, value=b"wrong"))
@@ -150,7 +150,7 @@ def kafka_log(kafka: Kafka, unique_name: str) -> Iterator[Log]:
         yield log
 
 
-def test_an_ack_that_its_topic_refuses_waits_until_the_limit_is_corrected_and_delays_no_other(
+def test_an_ack_that_its_topic_refuses_waits_and_delays_no_other(
     kafka_log: Log, kafka: Kafka, unique_name: str
 ) -> None:
     kafka.set_largest(f"{unique_name}-{ACKS}", 20_000)

@@ -78,7 +78,7 @@ def test_unknown_destination_is_named_with_those_there_are(file: Path) -> None:
         ("replay", "--repository", "x", "--to", "lines", "--since", "1"),
     ],
 )
-def test_request_on_a_machine_without_the_notifier_is_refused_and_makes_no_file(
+def test_a_request_on_a_machine_without_the_notifier_makes_no_file(
     file: Path, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     before = set(tmp_path.iterdir())
@@ -99,7 +99,7 @@ def test_request_while_the_notifier_is_stopped_is_kept(file: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("reported", [None, 0.0], ids=["never reported", "stopped"])
-def test_skip_of_the_oldest_that_failed_is_refused_while_the_notifier_is_stopped(
+def test_a_skip_of_the_oldest_failure_needs_a_running_notifier(
     file: Path, tmp_path: Path, reported: float | None
 ) -> None:
     with closing(StateDatabase(f"{tmp_path}/notifier.db")) as state:
@@ -225,14 +225,14 @@ def test_redelivery_away_from_the_notifiers_machine_is_refused(file: Path, tmp_p
     assert [each.name for each in tmp_path.iterdir() if "deliveries" in each.name] == []
 
 
-def test_no_new_database_is_made_for_a_subscription_in_place_of_one_that_vanished(file: Path, log: Log) -> None:
+def test_no_new_database_is_made_in_place_of_one_that_vanished(file: Path, log: Log) -> None:
     log.acknowledge("notifier-hooks", NOTICES, {0: 3})
     with pytest.raises(Refused, match=r"^\S+: notifier\.hooks\.database: \S+ is missing, .* mount or restore it; .*$"):
         say(file, "subscription", "add", "late", "https://ci.example/hook")
     assert not (file.parent / "deliveries.db").exists()
 
 
-def test_no_new_database_is_made_for_a_subscription_if_the_log_lost_the_position_too(file: Path) -> None:
+def test_no_new_database_is_made_if_the_log_lost_the_position_too(file: Path) -> None:
     with closing(StateDatabase(str(file.parent / "notifier.db"))) as state:
         state.record_condition("hooks", {"position": 3}, now=1.0)
     with pytest.raises(Refused, match=r"^\S+: notifier\.hooks\.database: \S+ is missing, .* mount or restore it; .*$"):
@@ -404,13 +404,13 @@ class _Pause(threading.Event):
         return True
 
 
-def test_listen_ends_at_a_virtual_host_that_does_not_exist_and_is_called_limit(rabbitmq: Any) -> None:
+def test_listen_ends_at_a_missing_virtual_host_called_limit(rabbitmq: Any) -> None:
     settings = ListenSettings(url=rabbitmq.url.removesuffix("/") + "limit", exchange="exchange/a/b", queue="queue/a/b")
     with pytest.raises(Refused, match="NOT_ALLOWED - vhost limit not found"):
         listen(settings, lambda arrival: True, stop=_Pause())
 
 
-def test_listen_waits_at_a_virtual_host_with_as_many_connections_as_it_may_have(rabbitmq: Any) -> None:
+def test_listen_waits_at_a_virtual_host_with_all_its_connections(rabbitmq: Any) -> None:
     url = rabbitmq.vhost()
     vhost = url.rpartition("/")[2]
     rabbitmq.evaluate(f'rabbit_vhost_limit:set(<<"{vhost}">>, [{{<<"max-connections">>, 0}}], <<"test">>)')

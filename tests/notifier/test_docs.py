@@ -98,7 +98,7 @@ def test_every_key_of_the_worker_in_the_docs_is_one(tmp_path: Path) -> None:
         ("guardian.md", "[guardian]", "guardian watch", "guardian.smtp-password"),
     ],
 )
-def test_example_without_its_password_is_one_line_with_file_and_key_and_exit_78(
+def test_an_example_without_its_password_is_one_line_and_exit_78(
     tmp_path: Path, page: str, section: str, words: str, key: str
 ) -> None:
     text = first_block(page, section)

@@ -54,9 +54,7 @@ def announced(cluster: Cluster) -> set[str]:
     return {head for line in cluster.lines() for head in line["data"].get("heads", ())}
 
 
-def test_a_master_with_a_full_disk_refuses_a_push_whole_and_takes_it_when_there_is_room(
-    tmp_path: Path, make_disk: MakeDisk
-) -> None:
+def test_a_master_with_a_full_disk_refuses_a_push_whole(tmp_path: Path, make_disk: MakeDisk) -> None:
     root = make_disk(tmp_path / "repos/master")
     with Cluster(tmp_path) as cluster:
         clone = cluster.create("red")
@@ -76,9 +74,7 @@ def test_a_master_with_a_full_disk_refuses_a_push_whole_and_takes_it_when_there_
         eventually(lambda: cluster.cli("verify").returncode == 0, "all are equal", every=1)
 
 
-def test_a_log_on_a_full_disk_keeps_pushes_in_the_outbox_until_there_is_room(
-    tmp_path: Path, make_disk: MakeDisk
-) -> None:
+def test_a_log_on_a_full_disk_keeps_pushes_in_the_outbox(tmp_path: Path, make_disk: MakeDisk) -> None:
     disk = make_disk(tmp_path / "log")
     with Cluster(tmp_path, "--log", f"sqlite://{disk}/log.db") as cluster:
         clone = cluster.create("red")

@@ -106,7 +106,7 @@ def owners(machine: Machine) -> dict[str, tuple[str, str]]:
     return found
 
 
-def test_folders_of_the_page_belong_to_the_users_of_the_units_that_write_them(machine: Machine) -> None:
+def test_folders_of_the_page_belong_to_the_users_of_their_units(machine: Machine) -> None:
     made, users = owners(machine), {words[-1] for words in machine.of("useradd")}
     for unit in sorted((CHECKOUT / "docs/systemd").glob("*.service")):
         parsed = configparser.RawConfigParser(strict=False)

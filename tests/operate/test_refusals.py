@@ -26,7 +26,7 @@ def test_a_change_that_had_begun_rolls_back_what_a_killed_one_left(tmp_path: Pat
         assert "whole" in cluster.hg("-R", folder, "bookmarks", on_master=True)
 
 
-def test_a_push_that_sends_its_own_events_names_those_that_the_log_lost_for_good(tmp_path: Path) -> None:
+def test_a_push_that_sends_its_own_events_names_those_lost_for_good(tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:
         clone = cluster.create("red")
         nodes = push(cluster, {"red": clone}, "before")

@@ -41,7 +41,7 @@ def leaving_journals(databases: list[Path]) -> Iterator[None]:
         file.write_bytes(content)
 
 
-def test_a_machine_is_restored_and_what_came_between_the_copies_is_sent_again(on_call: OnCall, tmp_path: Path) -> None:
+def test_a_machine_is_restored_and_what_came_between_is_sent_again(on_call: OnCall, tmp_path: Path) -> None:
     cluster, copies = on_call.cluster, tmp_path / "copies"
     first, second = on_call.repository(), on_call.repository()
     backup = Entry(cluster, "Backup", operation("Backup"))
@@ -74,9 +74,7 @@ def test_a_machine_is_restored_and_what_came_between_the_copies_is_sent_again(on
     assert not restore.untyped
 
 
-def test_an_older_copy_of_a_repository_is_adopted_and_what_mirrors_have_comes_back(
-    on_call: OnCall, tmp_path: Path
-) -> None:
+def test_an_older_copy_is_adopted_and_what_mirrors_have_comes_back(on_call: OnCall, tmp_path: Path) -> None:
     cluster = on_call.cluster
     name = on_call.repository()
     folder, copy, saved = cluster.repository(name), tmp_path / "copy", tmp_path / "saved"

@@ -70,7 +70,7 @@ def test_an_entry_repairs_what_it_describes(on_call: OnCall, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_an_administrator_reads_that_an_abandoned_transaction_is_rolled_back(on_call: OnCall) -> None:
+def test_an_administrator_reads_that_a_transaction_is_rolled_back(on_call: OnCall) -> None:
     name = on_call.repository()
     on_call.cluster.stop("relay")  # which would do it itself
     folder = on_call.cluster.repository(name)

@@ -39,7 +39,7 @@ def test_every_entry_is_provoked_and_repaired_by_its_words() -> None:
     assert entries().keys() - {"VcsreplicatorAggregatorAlarm"} == PROVOCATIONS.keys()
 
 
-def test_what_the_edge_set_aside_does_not_replace_what_an_earlier_attempt_has_not_sent(tmp_path: Path) -> None:
+def test_what_the_edge_set_aside_does_not_replace_what_is_not_sent(tmp_path: Path) -> None:
     [move] = [found for found in COMMAND.findall(entries()["VcsreplicatorEdgeSetAside"]) if "rejected.log" in found]
     for name in ("rejected.log", "0000000000.log"):
         (tmp_path / name).write_text(name)

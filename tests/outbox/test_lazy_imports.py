@@ -25,7 +25,7 @@ assert MirrorNeeds is entry.MirrorNeeds
 
 
 @pytest.mark.processes
-def test_an_outbox_has_each_of_its_classes_once_where_modules_are_loaded_lazily() -> None:
+def test_an_outbox_has_each_class_once_where_modules_load_lazily() -> None:
     subprocess.run([sys.executable, "-c", PROGRAM], check=True, cwd=CHECKOUT)
 
 

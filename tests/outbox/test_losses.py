@@ -79,9 +79,7 @@ def test_an_event_stands_only_where_the_log_put_it(tmp_path: Path) -> None:
         (None, False),
     ],
 )
-def test_a_marker_without_a_place_counts_as_lost_unless_the_aggregator_saw_its_event(
-    state: RepositoryState | None, seen: bool
-) -> None:
+def test_a_marker_without_a_place_is_lost_unless_its_event_was_seen(state: RepositoryState | None, seen: bool) -> None:
     assert has_seen(state, Box(), SENT) is seen
     assert has_lost(MemoryLog(), Box(), state) is not seen
 
@@ -90,7 +88,7 @@ def test_a_marker_without_a_place_counts_as_lost_unless_the_aggregator_saw_its_e
     ("state", "lost"),
     [(STATE, False), (replace(STATE, seq=4), True), (replace(STATE, incarnation="c" * 32), True), (None, False)],
 )
-def test_an_event_that_expired_before_the_aggregator_saw_it_is_lost_unless_its_state_may_be(
+def test_an_event_that_expired_unseen_is_lost_unless_its_state_may_be(
     state: RepositoryState | None, lost: bool
 ) -> None:
     log = MemoryLog()
@@ -103,9 +101,7 @@ def test_an_event_that_expired_before_the_aggregator_saw_it_is_lost_unless_its_s
 
 
 @pytest.mark.parametrize("seen", [0, 1, None])
-def test_an_event_whose_history_an_adoption_replaced_is_lost_only_with_its_record(
-    tmp_path: Path, seen: int | None
-) -> None:
+def test_an_event_of_a_replaced_history_is_lost_only_with_its_record(tmp_path: Path, seen: int | None) -> None:
     old = following(before_first_event("x", 1), 2)
     before = replace(NewestEvent.of(old[-1].event), incarnation=new_id(), seq=0, id="", digest=digest.START)
     box = Outbox(Folder(str(tmp_path)))

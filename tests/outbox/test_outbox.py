@@ -192,7 +192,7 @@ def histories(count, first):
 
 @pytest.mark.parametrize("size", [1, outbox_file.SEGMENT_SIZE])
 @pytest.mark.parametrize("marked", [None, 0, 3, 7])
-def test_all_that_was_replaced_is_named_newest_first_wherever_the_sent_mark_is(box, monkeypatch, size, marked):
+def test_all_that_was_replaced_is_named_newest_first(box, monkeypatch, size, marked):
     monkeypatch.setattr(outbox_file, "SEGMENT_SIZE", size)
     assert box.replaced() == ()
     _, original = entries(2)
@@ -205,7 +205,7 @@ def test_all_that_was_replaced_is_named_newest_first_wherever_the_sent_mark_is(b
 
 
 @pytest.mark.parametrize("marked", [0, 1])
-def test_what_waits_before_an_adoption_is_still_sent_after_a_loss_and_what_was_sent_is_not(box, marked):
+def test_what_waits_before_an_adoption_is_still_sent_after_a_loss(box, marked):
     made, _ = histories(2, before_first_event("a", 1))
     every = [entry for each in made for entry in each]
     box.append(Transaction(), every)
@@ -216,7 +216,7 @@ def test_what_waits_before_an_adoption_is_still_sent_after_a_loss_and_what_was_s
     assert box.sent() == sent
 
 
-def test_what_was_replaced_is_named_as_far_as_an_adoption_that_is_kept_names_it(box, monkeypatch):
+def test_what_was_replaced_is_named_as_far_as_a_kept_adoption_knows(box, monkeypatch):
     monkeypatch.setattr(outbox_file, "SEGMENT_SIZE", 1)
     made, names = histories(4, before_first_event("a", 1))
     for entry in (entry for each in made for entry in each):
@@ -226,7 +226,7 @@ def test_what_was_replaced_is_named_as_far_as_an_adoption_that_is_kept_names_it(
     assert box.replaced() == (names[2], names[1])
 
 
-def test_a_damaged_event_hides_which_histories_were_replaced_before_it_and_no_later_ones(box):
+def test_a_damaged_event_hides_only_the_replaced_histories_before_it(box):
     made, names = histories(4, before_first_event("a", 1))
     box.append(Transaction(), [entry for each in made for entry in each])
     break_one(box, list(box.kept())[3])

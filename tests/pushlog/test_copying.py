@@ -233,7 +233,7 @@ def test_a_changeset_that_the_server_never_had_stays_in_its_push(theirs, copy, s
     assert theirs.rows() == [(number, user, date, [*nodes, own]), *others]
 
 
-def test_a_push_on_both_sides_stops_the_copy_and_is_copied_after_it_was_pushed_there(theirs, copy, server):
+def test_a_push_on_both_sides_stops_the_copy_until_it_was_pushed(theirs, copy, server):
     own = theirs.place.commit(b"on both sides")
     theirs.record(*ERIN, own)
     theirs.pull()

@@ -29,7 +29,7 @@ def thresholds(folder: Path, *command: str, hgrc: str) -> list[int]:
     return [int(number) for number in done.stderr.split()[-2:]]
 
 
-def test_a_server_over_ssh_collects_garbage_rarely_and_no_other_command_does(tmp_path: Path) -> None:
+def test_a_server_over_ssh_alone_collects_garbage_rarely(tmp_path: Path) -> None:
     thresholds(tmp_path, "init", "repository", hgrc="")
     ordinary = thresholds(tmp_path, "-R", "repository", "serve", "--stdio", hgrc="")
     threshold, frozen = thresholds(tmp_path, "-R", "repository", "serve", "--stdio", hgrc="pushlog =\n")

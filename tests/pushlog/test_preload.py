@@ -87,7 +87,7 @@ def test_a_client_that_left_ends_the_input_without_an_import(client: Client) -> 
 
 
 @pytest.mark.parametrize("content", ["raise ImportError", "raise RuntimeError", "not python"])
-def test_a_module_that_cannot_be_imported_is_named_and_keeps_no_request_waiting(client: Client, content: str) -> None:
+def test_a_module_that_cannot_be_imported_keeps_no_request_waiting(client: Client, content: str) -> None:
     client.write_module("awaited_first", content)
     threading.Timer(0.2, client.send, [b"hello\n"]).start()
     assert client.input.readline() == b"hello\n"

@@ -15,7 +15,7 @@ from tests.pushlog.conftest import HG
 pytestmark = pytest.mark.processes
 
 
-def test_an_extension_loaded_by_its_path_uses_its_own_modules_and_no_other_copy(tmp_path):
+def test_an_extension_loaded_by_its_path_uses_its_own_modules(tmp_path):
     copy = shutil.copytree(Path(pushlog.__file__).parent, tmp_path / "copy" / "pushlog")
     for name, text in (("fetching", "added %d pushes"), ("stripping", "changeset will be deleted")):
         module = copy / f"{name}.py"

@@ -12,7 +12,7 @@ import pytest
 from pushlog import seams
 
 
-def test_a_thread_waits_until_a_part_of_the_set_up_that_another_does_is_complete():
+def test_a_thread_waits_until_anothers_part_of_the_set_up_is_complete():
     setup, begun, go_on, done = seams.Setup("pushlog"), threading.Event(), threading.Event(), []
 
     def first():

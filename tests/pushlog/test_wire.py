@@ -107,7 +107,7 @@ def test_what_is_no_changeset_is_left_out_of_its_row(place, server, value):
     assert any(line.startswith(b"pushlog entry #2 names what is no changeset: ") for line in server.errors())
 
 
-def test_a_changeset_that_the_server_lacks_is_left_out_of_its_row_and_told(place, server):
+def test_a_changeset_that_the_server_lacks_is_left_out_of_its_row(place, server):
     first, _second, third = nodes_of(server)
     server.sql("UPDATE changesets SET node = ? WHERE pushid = 2", "f" * 40)
     client = place("client")
@@ -116,7 +116,7 @@ def test_a_changeset_that_the_server_lacks_is_left_out_of_its_row_and_told(place
     assert "not given by the server" in printed
 
 
-def test_a_changeset_that_is_yet_to_be_pulled_keeps_its_row_and_the_rest_for_later(place, server):
+def test_a_changeset_yet_to_be_pulled_keeps_its_row_for_later(place, server):
     first, second, third = nodes_of(server)
     client = place("client")
     printed = client.pull_from(server, first)
@@ -126,9 +126,7 @@ def test_a_changeset_that_is_yet_to_be_pulled_keeps_its_row_and_the_rest_for_lat
     assert client.rows() == {1: ("alice", [first]), 2: ("alice", [second]), 3: ("alice", [third])}
 
 
-def test_a_partial_pull_asks_for_changesets_of_the_first_push_that_it_lacks_and_warns_in_one_line(
-    place, server, monkeypatch
-):
+def test_a_partial_pull_asks_for_what_its_first_push_lacks(place, server, monkeypatch):
     source = place("source")
     to_come = [source.commit(b"%d" % number) for number in range(30)]
     source.push_to(server)
@@ -254,7 +252,7 @@ def branched(place):
 
 
 @pytest.mark.parametrize("place_in_push", [0, 1], ids=["all of it", "its last changeset"])
-def test_a_push_in_the_middle_that_lost_changesets_is_asked_for_again_when_they_return(place, branched, place_in_push):
+def test_a_push_that_lost_changesets_is_asked_for_when_they_return(place, branched, place_in_push):
     client = place("client")
     client.pull_from(branched)
     before = client.rows()
@@ -265,7 +263,7 @@ def test_a_push_in_the_middle_that_lost_changesets_is_asked_for_again_when_they_
     assert client.errors() == []
 
 
-def test_a_row_that_came_without_its_changesets_is_asked_for_again_when_they_come(place, branched):
+def test_a_row_without_its_changesets_is_asked_for_when_they_come(place, branched):
     """An operator brings them back on the server."""
     rows = branched.rows()
     branched.strip(rows[2][1][0])
@@ -312,7 +310,7 @@ def test_what_is_made_public_later_is_in_the_push_that_brought_it(place, branche
     assert client.errors() == []
 
 
-def test_what_is_made_public_is_found_though_a_later_push_has_no_changesets(place, branched, publish):
+def test_what_is_made_public_is_found_before_a_push_without_changesets(place, branched, publish):
     rows, client = branched.rows(), place("client")
     publish(rows[3][1][0])
     client.pull_from(branched)
@@ -360,7 +358,7 @@ def test_changesets_that_no_push_brought_are_not_asked_for_again(place, branched
     assert asked == [b"4"]
 
 
-def test_changesets_whose_row_a_later_pull_completes_are_not_asked_for_again(place, branched, asked):
+def test_changesets_of_a_completed_row_are_not_asked_for_again(place, branched, asked):
     rows, client = branched.rows(), place("client")
     client.pull_from(branched, rows[1][1][0])
     asked.clear()

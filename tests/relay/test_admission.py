@@ -108,9 +108,7 @@ def test_only_root_and_the_own_user_are_admitted(
         assert held(path).is_admitted(connection) is is_admitted
 
 
-def test_users_that_are_named_are_admitted_too_and_their_system_lets_them_connect(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_users_that_are_named_are_admitted_and_may_connect(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = HeldSocket(path, key="some.key", service="service", users=(STRANGER, STRANGER + 1))
     made.open()
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o666

@@ -64,7 +64,7 @@ def pushing(master: Master) -> Iterator[Future[str]]:
         yield pool.submit(master.push, "one")
 
 
-def test_a_pusher_reads_that_the_log_has_the_push_then_that_all_mirrors_have_it(master: Master, log: Log) -> None:
+def test_a_pusher_reads_that_the_log_and_then_all_mirrors_have_it(master: Master, log: Log) -> None:
     with running_relay(master.settings(), log), pushing(master) as push:
         announce(log, newest(log, 2))
         assert ANNOUNCED.search(push.result())
@@ -175,7 +175,7 @@ def answer_as_before(message: dict[str, object]) -> dict[str, object] | None:
     return {"sent": message["seq"]} if "seq" in message else None
 
 
-def test_a_relay_that_knows_no_question_about_mirrors_does_not_fail_the_push(master: Master) -> None:
+def test_a_relay_without_a_question_about_mirrors_fails_no_push(master: Master) -> None:
     with scripted_relay(master.socket, answer_as_before), pushing(master) as push:
         read = push.result()
     assert RECORDED in read

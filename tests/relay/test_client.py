@@ -25,7 +25,7 @@ class Relay:
         return ask_within(self.place, self.answer, patience=5.0, pause=30.0, clock=lambda: self.now)
 
 
-def test_a_process_that_waited_in_vain_only_glances_until_the_pause_is_over() -> None:
+def test_a_process_that_waited_in_vain_only_glances_for_a_while() -> None:
     relay = Relay()
     relay.seconds = 1000.0
     for _transaction in range(3):

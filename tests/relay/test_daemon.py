@@ -83,7 +83,7 @@ def test_a_push_without_a_relay_is_kept_and_sent_when_one_comes(master, log):
     assert [event.seq for event in events(log)["one"]] == [1, 2]
 
 
-def test_a_push_whose_socket_leads_to_no_relay_reads_that_the_relay_is_missing(master, log):
+def test_a_push_whose_socket_leads_nowhere_reads_that_no_relay_is_there(master, log):
     with running_relay(master.settings(), log):
         master.create("one")
         master.configure(f"[vcsreplicator]\nrelay = {master.folder}/elsewhere.sock\n")
@@ -92,7 +92,7 @@ def test_a_push_whose_socket_leads_to_no_relay_reads_that_the_relay_is_missing(m
         eventually(lambda: not master.outbox("one").has_unsent())
 
 
-def test_a_push_while_the_log_is_down_is_kept_and_sent_in_order_afterwards(master, log):
+def test_a_push_while_the_log_is_down_is_sent_in_order_afterwards(master, log):
     failing = Failing(log)
     with running_relay(master.settings(), failing):
         master.create("one")
@@ -106,7 +106,7 @@ def test_a_push_while_the_log_is_down_is_kept_and_sent_in_order_afterwards(maste
     assert [event.seq for event in events(log, repeats=True)["one"]] == [1, 2, 3, 4]
 
 
-def test_a_repository_that_was_moved_away_while_the_log_was_down_is_not_tried_for_ever(master, log):
+def test_a_repository_moved_away_during_an_outage_is_not_tried_for_ever(master, log):
     failing = Failing(log)
     master.configure("[vcsreplicator]\nacknowledge-timeout = 0.5\n")
     with running_relay(master.settings(), failing):
@@ -127,7 +127,7 @@ def test_a_pusher_need_not_wait(master, log):
         eventually(lambda: not master.outbox("one").has_unsent())
 
 
-def test_the_rest_of_a_deleted_repository_whose_removal_was_interrupted_goes(master, log):
+def test_the_rest_of_a_half_removed_repository_goes(master, log):
     deleted = master.root / ".vcsreplicator/deleted"
     for rest in ("one/.hg/store/data/file.i", "two/.hg/hgrc"):
         (deleted / rest).parent.mkdir(parents=True)
@@ -248,9 +248,7 @@ def test_a_store_that_does_not_let_old_blobs_go_stops_nobody(master, log, tmp_pa
         assert RECORDED in master.push("one")
 
 
-def test_a_bundle_that_unpacks_to_too_much_for_a_mirror_is_a_blob_however_small_it_is(
-    master, log, tmp_path, monkeypatch
-):
+def test_a_bundle_too_large_for_a_mirror_unpacked_is_a_blob(master, log, tmp_path, monkeypatch):
     monkeypatch.setattr(wire, "UNPACKED_LIMIT", 50_000)
     settings = master.settings(blobs=f"file://{tmp_path}/blobs")
     with running_relay(settings, log):
@@ -290,7 +288,7 @@ def test_a_strip_waits_for_the_bundle_that_is_being_made(master, log):
     assert master.operate("-R", str(master.root / "one"), "log", "-T", "x") == ""
 
 
-def test_files_beside_the_outbox_are_for_everybody_who_may_write_to_the_store(master, log):
+def test_files_beside_the_outbox_are_for_all_who_may_write_there(master, log):
     master.create("one")
     store = master.root / "one/.hg/store"
     store.chmod(0o2775)
@@ -393,7 +391,7 @@ def test_a_restored_master_is_stopped_until_an_operator_adopts_it(master, log):
     assert (adopted.seq, pushed.seq, pushed.changes.added.count) == (1, 2, 2)
 
 
-def test_a_repository_whose_outbox_is_lost_refuses_pushes_until_it_is_adopted_as_a_new_one(master, log):
+def test_a_repository_without_its_outbox_refuses_until_it_is_adopted(master, log):
     master.create("one")
     with running_relay(master.settings(), log):
         master.commit("one", "a")
@@ -410,7 +408,7 @@ def test_a_repository_whose_outbox_is_lost_refuses_pushes_until_it_is_adopted_as
 
 
 @pytest.mark.parametrize("left", [None, b""])
-def test_a_push_before_the_relay_looked_begins_no_new_history_where_the_outbox_is_lost(master, log, left):
+def test_a_push_before_the_relay_looked_begins_no_history_anew(master, log, left):
     master.create("one")
     with running_relay(master.settings(), log):
         master.commit("one", "a")
@@ -500,7 +498,7 @@ def test_a_push_to_a_restored_outbox_is_never_called_recorded(master, log, tmp_p
     assert [event.seq for event in sent if event.incarnation != sent[-1].incarnation] == [1, 2, 3]
 
 
-def test_without_a_relay_the_next_push_tells_what_a_deleted_repository_did_not(master, log, tmp_path):
+def test_without_a_relay_the_next_push_tells_of_a_deletion(master, log, tmp_path):
     without_relay(master, f"sqlite://{tmp_path}/not-there/log.db")
     master.create("one")
     master.operate("-R", str(master.root / "one"), "replicatedelete", "--yes")

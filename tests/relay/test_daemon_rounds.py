@@ -128,7 +128,7 @@ def test_blobs_go_once_they_are_older_than_their_age_and_no_sooner(bench: Bench)
         eventually(lambda: not young.exists())
 
 
-def test_a_blob_that_an_event_of_the_log_may_name_stays_however_far_the_clock_jumps(bench: Bench) -> None:
+def test_a_blob_that_an_event_may_name_stays_whatever_the_clock_does(bench: Bench) -> None:
     blob = make_blob(bench, "a", 60)
     with bench.running(blobs=f"file://{bench.folder}/blobs", blob_age=2.0):
         eventually(lambda: len(bench.sent()) == 1)
@@ -137,7 +137,7 @@ def test_a_blob_that_an_event_of_the_log_may_name_stays_however_far_the_clock_ju
         assert blob.exists()
 
 
-def test_an_event_that_expires_at_the_wrong_moment_leaves_old_blobs_to_a_later_round(
+def test_an_event_that_expires_amid_a_round_leaves_blobs_to_the_next(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest event was there when the relay asked where the log begins, and is gone when it asks how old it is."""
@@ -160,7 +160,7 @@ def test_an_event_that_expires_at_the_wrong_moment_leaves_old_blobs_to_a_later_r
     assert not blob.exists()
 
 
-def test_an_event_that_the_log_lost_is_sent_again_though_nothing_is_pushed(bench: Bench) -> None:
+def test_an_event_that_the_log_lost_is_sent_again_without_a_push(bench: Bench) -> None:
     with bench.running():
         eventually(lambda: len(bench.sent()) == 1 and not bench.box.has_unsent())
         bench.wait_for_rounds(2)
@@ -170,9 +170,7 @@ def test_an_event_that_the_log_lost_is_sent_again_though_nothing_is_pushed(bench
 
 
 @pytest.mark.parametrize("seen", [0, 1, None])
-def test_a_relay_that_runs_sends_again_what_expires_before_the_aggregator_read_it_and_nothing_else(
-    bench: Bench, seen: int | None
-) -> None:
+def test_a_running_relay_sends_again_what_expires_unread_alone(bench: Bench, seen: int | None) -> None:
     bench.entries += following(NewestEvent.of(bench.entries[0].event), 1)
     bench.box.append(Transaction(), bench.entries[1:])
     with bench.running():
@@ -354,7 +352,7 @@ def both_gone(report: ServiceReport) -> list[ServiceTrouble]:
     )
 
 
-def test_a_repository_that_is_gone_is_reported_since_the_first_round_without_it(bench: Bench) -> None:
+def test_a_repository_that_is_gone_is_reported_since_the_first_round(bench: Bench) -> None:
     bench.log.append([gone("a")])
     began = bench.clock.now()
     with bench.running():
@@ -373,7 +371,7 @@ def measure(name: str, **labels: str) -> float | None:
     return REGISTRY.get_sample_value(f"vcsreplicator_relay_{name}", labels)
 
 
-def test_prometheus_sees_a_fork_that_a_push_marked_for_as_long_as_pushes_are_refused(bench: Bench) -> None:
+def test_prometheus_sees_a_marked_fork_while_pushes_are_refused(bench: Bench) -> None:
     bench.box.set_fork(Fork(reason="the log has another event 1 of it"))
     with bench.running():
         assert (measure("forked_repositories"), measure("troubles", severity="critical")) == (1, 1)
@@ -402,7 +400,7 @@ def test_prometheus_sees_a_repository_that_is_gone_as_check_does(bench: Bench) -
         assert measure("forked_repositories") == 0
 
 
-def test_a_repository_whose_deletion_the_relay_sent_is_not_gone_while_the_aggregator_is_down(bench: Bench) -> None:
+def test_a_deletion_that_was_sent_is_no_vanishing_while_nothing_reads(bench: Bench) -> None:
     """Nor is its root, which is empty now, taken for one that is not mounted."""
     [entry] = following(before_first_event("n/two", 1), 1)
     event, root = entry.event, bench.folder / "other"
@@ -426,7 +424,7 @@ def test_a_repository_whose_deletion_the_relay_sent_is_not_gone_while_the_aggreg
         assert [measure("troubles", severity=name) for name in ("warning", "critical")] == [0, 0]
 
 
-def test_a_repository_that_another_master_with_the_same_source_may_have_is_not_only_to_be_forgotten(
+def test_a_repository_that_a_twin_master_may_have_is_not_just_forgotten(
     bench: Bench,
 ) -> None:
     bench.log.append([gone("a")])
@@ -439,7 +437,7 @@ def test_a_repository_that_another_master_with_the_same_source_may_have_is_not_o
     )
 
 
-def test_a_root_that_is_not_mounted_yet_is_reported_and_nothing_in_it_is_gone(
+def test_a_root_not_mounted_yet_is_reported_and_nothing_in_it_is_gone(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reports, "INTERVAL", 0.05)
@@ -460,7 +458,7 @@ def reported(bench: Bench, text: str) -> list[ServiceTrouble]:
     return [each for report in bench.reports()[-1:] for each in report.troubles if text in each.text]
 
 
-def test_a_root_that_is_an_empty_mount_point_is_reported_and_nothing_in_it_is_gone_until_it_is_mounted(
+def test_an_empty_mount_point_is_reported_and_nothing_in_it_is_gone(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log has its repositories; to announce their deletion would delete them on all mirrors."""
@@ -485,7 +483,7 @@ def test_a_root_that_is_an_empty_mount_point_is_reported_and_nothing_in_it_is_go
         eventually(lambda: not reported(bench, "mounted"))
 
 
-def test_a_push_below_a_root_that_the_relay_does_not_have_is_reported_while_its_events_wait(bench: Bench) -> None:
+def test_a_push_below_a_root_unknown_to_the_relay_is_reported(bench: Bench) -> None:
     other = bench.folder / "other" / "two"
     store = other / ".hg" / "store"
     store.mkdir(parents=True)
@@ -504,9 +502,7 @@ def test_a_push_below_a_root_that_the_relay_does_not_have_is_reported_while_its_
         eventually(lambda: bench.reports()[-1].troubles == ())
 
 
-def test_a_trouble_whose_text_has_another_number_each_round_lasts_since_the_first(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trouble_with_another_number_each_round_is_one_trouble(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     finish, began = bench.port.finish, bench.clock.now()
     monkeypatch.setattr(bench.port, "finish", lambda root: [*finish(root), f"{root}/a: {bench.port.rounds} of 9 done"])
     with bench.running():
@@ -541,9 +537,7 @@ def test_events_that_are_sent_leave_the_report_before_the_next_round(
         assert bench.port.rounds == 1
 
 
-def test_a_job_that_fails_is_reported_before_the_next_round_and_no_more_once_it_is_done(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_fails_is_reported_before_the_next_round(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemon, "RECHECK", 0.02)
     bench.clock.set_back(bench.clock.now() - bench.entries[0].event.time - 1.0)
     append, is_closed = bench.log.append, threading.Event()
@@ -622,7 +616,7 @@ def test_failures_beyond_those_of_one_look_are_looked_at_next(bench: Bench, monk
     relay.close()
 
 
-def test_a_failure_replaces_what_the_round_said_of_the_same_trouble_and_nothing_else(bench: Bench) -> None:
+def test_a_failure_replaces_what_the_round_said_of_the_same_trouble(bench: Bench) -> None:
     folder = f"{bench.folder}/repos/one"
     relay = daemon._Relay(bench.settings(), bench.log, bench.port, bench.stop, bench.clock)
     other = ServiceTrouble(text=f"{folder}: was changed without the extension", since=0.0)
@@ -647,7 +641,7 @@ class Meanwhile(set[str]):
         super().add(folder)
 
 
-def test_events_that_are_sent_while_troubles_are_looked_for_leave_the_report_at_the_next_look(bench: Bench) -> None:
+def test_events_sent_while_troubles_are_looked_for_leave_the_report(bench: Bench) -> None:
     folder = f"{bench.folder}/repos/one"
     relay = daemon._Relay(bench.settings(), bench.log, bench.port, bench.stop, bench.clock)
     relay._found = [ServiceTrouble(text=f"{folder}{WAITS}{SENDS_NOW}", since=0.0)]
@@ -663,9 +657,7 @@ def test_events_that_are_sent_while_troubles_are_looked_for_leave_the_report_at_
     relay.close()
 
 
-def test_a_repository_that_is_gone_is_not_remembered_for_its_refused_bundle(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repository_that_is_gone_leaves_no_refused_bundle(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     made = list[BlobRetries]()
 
     class SeenRetries(BlobRetries):

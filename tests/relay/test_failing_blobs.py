@@ -101,7 +101,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     bench.watch.close()
 
 
-def test_while_the_blob_store_fails_few_bundles_are_made_and_no_other_repository_is_doubted(bench: Bench) -> None:
+def test_while_the_blob_store_fails_no_other_repository_is_doubted(bench: Bench) -> None:
     bench.push("a")
     box = bench.push("b", MirrorNeeds.NOTHING)
     failures = list(bench.attempt("a", 30.0))
@@ -122,7 +122,7 @@ def test_a_store_that_is_back_gets_the_bundle_soon(bench: Bench) -> None:
     assert bench.log.ends(EVENTS) == {0: 1}
 
 
-def test_a_pusher_reads_with_each_attempt_that_the_disk_of_the_blobs_is_full(bench: Bench) -> None:
+def test_a_pusher_reads_at_each_attempt_that_the_blobs_disk_is_full(bench: Bench) -> None:
     bench.store.error = NoRoomForBlobs
     bench.push("a")
     assert all(isinstance(error, NoRoom) for error in bench.attempt("a", 30.0))

@@ -136,7 +136,7 @@ class Failing(MemoryLog):
 
 
 @pytest.mark.processes
-def test_the_watch_hands_on_each_state_once_it_knows_it_also_after_a_failure(stop: threading.Event) -> None:
+def test_the_watch_hands_on_each_state_also_after_a_failure(stop: threading.Event) -> None:
     log = Failing()
     log.create(topics())
     golden, handed = from_json(RepositoryState, GOLDEN.read_bytes()), list[int]()

@@ -107,7 +107,7 @@ def test_pushers_wait_for_a_slow_broker_and_hear_that_it_has_their_pushes(master
             assert [event.seq for event in events(log)["one"]] == [1, 2, 3, 4, 5]
 
 
-def test_a_record_that_is_too_large_for_the_broker_goes_without_its_bundle(master, kafka, unique_name):
+def test_a_record_too_large_for_the_broker_goes_without_its_bundle(master, kafka, unique_name):
     with open_log(f"{kafka.url}?topic-prefix={unique_name}-") as log:
         log.create(topics(partitions=4))
         kafka.set_largest(f"{unique_name}-events", 100_000)
@@ -122,7 +122,7 @@ def test_a_record_that_is_too_large_for_the_broker_goes_without_its_bundle(maste
         assert [event.seq for event in events(log)["one"]] == [1, 2, 3]
 
 
-def test_events_that_wait_together_keep_their_order_though_one_is_too_large(master, kafka, unique_name):
+def test_events_that_wait_together_keep_their_order(master, kafka, unique_name):
     with open_log(f"{kafka.url}?topic-prefix={unique_name}-") as log:
         log.create(topics(partitions=1))
         kafka.set_largest(f"{unique_name}-events", 100_000)

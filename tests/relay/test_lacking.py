@@ -70,7 +70,7 @@ def test_a_log_that_has_all_that_was_sent_is_not_named(master: Master, log: Memo
     assert found(master, log, after=SILENT + 1) == {}
 
 
-def test_a_loss_that_no_mirror_has_applied_is_named_while_the_relay_is_down(master: Master, log: MemoryLog) -> None:
+def test_a_loss_that_no_mirror_has_is_named_while_the_relay_is_down(master: Master, log: MemoryLog) -> None:
     log.lose(EVENTS, 0, 1)
     assert list(found(master, log)) == ["two"]
     log.append(log.records(EVENTS)[:1])  # another record in its place
@@ -83,7 +83,7 @@ def test_events_that_wait_in_an_outbox_are_named_after_a_while(master: Master, l
     assert "does the relay run?" in found(master, log, after=SILENT + 60)["one"]
 
 
-def test_a_repository_that_refuses_pushes_is_named_at_once_though_nothing_waits(master: Master, log: MemoryLog) -> None:
+def test_a_repository_that_refuses_pushes_is_named_at_once(master: Master, log: MemoryLog) -> None:
     master.outbox("one").set_fork(Fork(reason="another history"))
     assert "refuses pushes: another history; bring back" in found(master, log)["one"]
     [trouble] = find_lacking([str(master.root)], log, time.time())
@@ -121,7 +121,7 @@ def troubles(log: MemoryLog) -> list[str] | None:
     return [trouble.text for trouble in reports[-1].troubles] if reports else None
 
 
-def test_a_running_relay_reports_to_the_log_what_waits_and_what_refuses_pushes(
+def test_a_running_relay_reports_what_waits_and_what_refuses(
     master: Master, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lacking, "SILENT", 0.0)

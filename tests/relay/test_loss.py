@@ -154,9 +154,7 @@ def without_place(box: outbox_file.Outbox) -> None:
     path.write_text(json.dumps({name: marker[name] for name in ("seq", "id", "segment", "end")}))
 
 
-def test_a_marker_of_an_older_release_is_believed_as_far_as_the_aggregator_saw(
-    master: Master, log: Log, file: File
-) -> None:
+def test_a_marker_of_an_older_release_counts_as_far_as_it_was_read(master: Master, log: Log, file: File) -> None:
     lost_while_stopped(master, log, file)
     without_place(master.outbox("one"))
     newest = master.outbox("one").newest()
@@ -172,9 +170,7 @@ def test_a_marker_of_an_older_release_is_believed_as_far_as_the_aggregator_saw(
     assert sum(log.ends("events").values()) == sum(before.values()) + 1
 
 
-def test_what_expired_before_the_aggregator_read_it_is_sent_when_the_relay_starts(
-    master: Master, log: Log, file: File
-) -> None:
+def test_what_expired_unread_is_sent_when_the_relay_starts(master: Master, log: Log, file: File) -> None:
     with running_relay(master.settings(), log):
         for name in ("unread", "read", "unknown"):
             master.create(name)
@@ -190,9 +186,7 @@ def test_what_expired_before_the_aggregator_read_it_is_sent_when_the_relay_start
     assert [sequences(log, name) for name in ("unread", "read", "unknown")] == [[1, 2], [], []]
 
 
-def test_an_adoption_of_a_history_that_expired_is_no_loss_and_keeps_no_event_from_the_log(
-    master: Master, log: Log, file: File
-) -> None:
+def test_an_adoption_of_an_expired_history_is_no_loss(master: Master, log: Log, file: File) -> None:
     with running_relay(master.settings(), log):
         master.create("one")
         pushes(master, "one", "a")
@@ -264,9 +258,7 @@ losses.has_lost = ask_and_restore
 """
 
 
-def test_a_push_that_sends_itself_hides_no_loss_if_the_log_is_restored_after_the_check(
-    master: Master, log: Log, file: File
-) -> None:
+def test_a_push_that_sends_itself_hides_no_loss_of_a_restored_log(master: Master, log: Log, file: File) -> None:
     hgrc = master.folder / "master.hgrc"
     hgrc.write_text(hgrc.read_text().replace(f"relay = {master.socket}", f"log = {file.url}"))
     master.create("one")
@@ -391,7 +383,7 @@ def test_what_was_sent_before_a_loss_was_found_is_not_confirmed_after_it(
     assert watch.newest_places() == {}
 
 
-def test_a_doubt_stays_until_the_check_has_ended_and_if_another_comes_meanwhile(
+def test_a_doubt_stays_until_its_check_ends_and_if_another_comes(
     watched: tuple[Interrupting, loss.LossWatch],
 ) -> None:
     log, watch = watched
@@ -433,7 +425,7 @@ def test_the_newest_place_stays_the_newest_whichever_send_ends_first(
     assert watch.newest_places()[0].offset == 1
 
 
-def test_an_event_that_takes_the_place_of_the_newest_known_one_shows_a_loss(
+def test_an_event_in_the_place_of_the_newest_known_shows_a_loss(
     watched: tuple[Interrupting, loss.LossWatch],
 ) -> None:
     log, watch = watched
@@ -457,9 +449,7 @@ def test_what_was_appended_while_a_loss_was_found_is_sent_again(watched: tuple[I
 
 
 @pytest.mark.parametrize(("seen", "is_confirmed"), [("other", False), ("one", True), (None, True)])
-def test_an_expired_event_is_looked_at_again_only_if_the_aggregator_is_known_not_to_have_read_it(
-    seen: str | None, is_confirmed: bool
-) -> None:
+def test_an_expired_event_is_looked_at_again_only_if_it_was_unread(seen: str | None, is_confirmed: bool) -> None:
     log = MemoryLog()
     log.create(topics(partitions=1))
     watch = loss.LossWatch(log, lambda repository: None if seen is None else some_state(event=seen))

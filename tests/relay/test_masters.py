@@ -30,7 +30,7 @@ def masters() -> Iterator[list[Master]]:
         yield made
 
 
-def test_relays_of_two_masters_keep_each_repository_in_order_and_send_again_what_the_log_lost(
+def test_relays_of_two_masters_keep_order_and_send_again_what_was_lost(
     masters: list[Master],
 ) -> None:
     log = MemoryLog()

@@ -45,7 +45,7 @@ def make_changelog(folder: Path) -> str:
     return str(folder)
 
 
-def test_a_sound_repository_is_compared_again_only_once_its_changelog_has_changed(port: Port, tmp_path: Path) -> None:
+def test_a_sound_repository_is_compared_again_once_it_has_changed(port: Port, tmp_path: Path) -> None:
     watch, folder = OutsideWatch(port), make_changelog(tmp_path / "one")
     assert look(watch, port, [folder]) == ([folder], [])
     assert look(watch, port, [folder]) == ([], [])
@@ -59,9 +59,7 @@ def test_a_sound_repository_is_compared_again_only_once_its_changelog_has_change
 
 
 @pytest.mark.parametrize("answer", [None, OSError("unreadable")])
-def test_what_is_known_stands_while_a_process_works_there_or_it_cannot_be_read(
-    port: Port, answer: Exception | None
-) -> None:
+def test_what_is_known_stands_while_a_repository_cannot_be_read(port: Port, answer: Exception | None) -> None:
     watch = OutsideWatch(port)
     port.answers.update({"/a": True, "/b": answer})
     assert look(watch, port, ["/a", "/b"]) == (["/a", "/b"], ["/a"])

@@ -115,7 +115,7 @@ class Waiting:
 
 
 @pytest.mark.parametrize("fault", ["kill", "pause"])
-def test_repositories_of_other_partitions_are_sent_while_one_broker_of_three_is_away(
+def test_other_partitions_are_sent_while_one_broker_of_three_is_away(
     tmp_path: Path, told: Callable[[object], None], monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     with KafkaCluster() as cluster:

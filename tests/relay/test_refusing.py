@@ -107,7 +107,7 @@ def test_a_push_is_refused_without_a_relay(master: Master, log: Any) -> None:
     check_refused(master, "one")
 
 
-def test_a_log_that_answers_and_takes_nothing_is_noticed_by_the_second_push(master: Master, log: Any) -> None:
+def test_a_log_that_takes_nothing_is_noticed_by_the_second_push(master: Master, log: Any) -> None:
     with running_relay(master.settings(), log):
         master.create("one")
         log.full.set()

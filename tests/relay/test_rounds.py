@@ -108,7 +108,7 @@ def test_nothing_is_to_be_done_where_the_log_has_everything(round_: Round) -> No
     assert round_.make(1000.0) == ([], [])
 
 
-def test_a_new_repository_is_left_for_a_while_to_the_process_that_makes_it(round_: Round) -> None:
+def test_a_new_repository_is_left_for_a_while_to_its_maker(round_: Round) -> None:
     round_.create("a")
     assert jobs(round_, 1000.0 + ANNOUNCE_AFTER) == []
     assert jobs(round_, 1000.5 + ANNOUNCE_AFTER) == [("a", "announce")]
@@ -126,9 +126,7 @@ def test_what_is_unsent_or_perhaps_lost_is_sent(round_: Round) -> None:
 
 
 @pytest.mark.parametrize("left", ["nothing", "no file", "one event"])
-def test_an_outbox_that_lacks_what_was_sent_is_looked_at_though_nothing_waits_and_gets_no_new_history(
-    round_: Round, left: str
-) -> None:
+def test_an_outbox_that_lacks_what_was_sent_gets_no_new_history(round_: Round, left: str) -> None:
     box, file = round_.create("a", 1), round_.root / "a/.hg/store/outbox.0001.log"
     one = file.read_bytes()
     box.append(Transaction(), following(box.newest(), 1))
@@ -140,7 +138,7 @@ def test_an_outbox_that_lacks_what_was_sent_is_looked_at_though_nothing_waits_an
     assert round_.make(2_000_000_000.0)[0] == [("a", "send")]
 
 
-def test_a_store_that_was_restored_with_its_marker_is_looked_at_though_nothing_is_pushed(round_: Round) -> None:
+def test_a_store_restored_with_its_marker_is_looked_at(round_: Round) -> None:
     box = round_.create("a", 2)
     round_.known = [box.newest().id]
     assert round_.make(2_000_000_000.0) == ([], [])
@@ -148,7 +146,7 @@ def test_a_store_that_was_restored_with_its_marker_is_looked_at_though_nothing_i
     assert round_.make(2_000_000_000.0)[0] == [("a", "send")]
 
 
-def test_a_damaged_outbox_is_reported_with_what_to_do_though_nothing_waits(round_: Round) -> None:
+def test_a_damaged_outbox_is_reported_though_nothing_waits(round_: Round) -> None:
     round_.create("a", 1)
     file = round_.root / "a/.hg/store/outbox.0001.log"
     file.write_bytes(file.read_bytes()[:-1])
@@ -157,7 +155,7 @@ def test_a_damaged_outbox_is_reported_with_what_to_do_though_nothing_waits(round
     assert told.endswith("or move .hg/store/outbox.* away to start a new history on all mirrors")
 
 
-def test_a_transaction_that_may_be_abandoned_is_recovered_and_the_rest_goes_on(round_: Round) -> None:
+def test_a_transaction_that_may_be_abandoned_is_recovered(round_: Round) -> None:
     round_.create("a", 1, sent=False)
     (round_.root / "a/.hg/store/journal").touch()
     assert jobs(round_) == [("a", "recover"), ("a", "send")]
@@ -170,7 +168,7 @@ def test_a_fork_is_reported_though_nothing_waits(round_: Round) -> None:
     assert text.startswith("refuses pushes: another history")
 
 
-def test_a_deleted_repository_goes_once_the_log_has_all_of_it_and_what_is_being_moved_stays(round_: Round) -> None:
+def test_a_deleted_repository_goes_once_the_log_has_all_of_it(round_: Round) -> None:
     deleted = round_.root / ".vcsreplicator" / "deleted"
     (deleted / ".move-probe").mkdir(parents=True)
     (deleted / "rest").mkdir()
@@ -182,7 +180,7 @@ def test_a_deleted_repository_goes_once_the_log_has_all_of_it_and_what_is_being_
     assert os.listdir(deleted) == [".move-probe"]
 
 
-def test_a_deleted_repository_that_the_disk_does_not_show_now_stays_and_is_sent_later(round_: Round) -> None:
+def test_a_deleted_repository_that_the_disk_hides_is_sent_later(round_: Round) -> None:
     """A transient error is not taken for the rest of an interrupted removal."""
     control = round_.root / ".vcsreplicator" / "deleted" / "a" / ".hg"
     round_.create(".vcsreplicator/deleted/a", 1, sent=False)
@@ -212,7 +210,7 @@ def test_waiting_events_are_reported_with_the_reason_of_the_last_attempt(
     assert made.make(2_000_000_000.0)[1] == [told]
 
 
-def test_events_whose_sending_fails_are_reported_at_once_and_urgent_after_a_while(round_: Round) -> None:
+def test_events_whose_sending_fails_are_reported_and_become_urgent(round_: Round) -> None:
     event = next(round_.create("a", 1, sent=False).unsent()).entry.event
     round_.failure = Failure(Job.SEND, "another process sends its events", event.time, is_busy=True)
     assert round_.make(event.time + 1)[1] == [], "it may take a moment"
@@ -237,7 +235,7 @@ def test_a_job_that_fails_is_reported_at_once_and_urgent_after_a_while(round_: R
         assert (trouble.is_urgent, trouble.is_permanent, trouble.since) == (is_urgent, True, 2000.0)
 
 
-def test_a_clock_that_was_set_back_hides_no_event_that_waits_and_no_job_that_fails(round_: Round) -> None:
+def test_a_clock_set_back_hides_no_waiting_event_and_no_failing_job(round_: Round) -> None:
     event = next(round_.create("a", 1, sent=False).unsent()).entry.event
     assert round_.make(event.time - SILENT)[1] == []
     assert round_.make(event.time - 86400)[1] == [f"events wait in its outbox: {SENDS_NOW}"]
@@ -252,7 +250,7 @@ def test_a_repository_from_the_future_is_announced(round_: Round) -> None:
     assert jobs(round_, 1000.0 - 2 * ANNOUNCE_AFTER) == [("a", "announce")]
 
 
-def test_a_transaction_that_is_not_rolled_back_and_events_that_wait_are_reported_each_with_its_reason(
+def test_a_transaction_and_events_that_wait_have_reasons_of_their_own(
     round_: Round,
 ) -> None:
     """Events are sent behind the transaction, so neither is the reason of the other."""
@@ -265,7 +263,7 @@ def test_a_transaction_that_is_not_rolled_back_and_events_that_wait_are_reported
     assert round_.make(2_000_000_000.0)[1] == ["events wait in its outbox: Permission denied: outbox.sent", stuck]
 
 
-def test_a_trouble_of_waiting_events_ends_once_all_are_sent_and_no_other_ends(round_: Round) -> None:
+def test_a_trouble_of_waiting_events_ends_alone_once_all_are_sent(round_: Round) -> None:
     sent, partly, untried = (round_.create(name, 2, sent=False) for name in ("sent", "partly", "untried"))
     round_.create("forked", 1).set_fork(Fork(reason="another history"))
     round_.make(2_000_000_000.0)
@@ -281,7 +279,7 @@ def test_a_trouble_of_waiting_events_ends_once_all_are_sent_and_no_other_ends(ro
     assert leave_out_sent(kept, []) == (kept, set())
 
 
-def test_a_repository_that_cannot_get_its_first_event_is_reported_after_a_while(round_: Round) -> None:
+def test_a_repository_that_cannot_get_its_first_event_is_reported(round_: Round) -> None:
     round_.create("a")
     round_.failure = Failure(Job.ANNOUNCE, "another process holds its lock", 2000.0, is_busy=True)
     assert round_.make(2000.0 + SILENT) == ([("a", "announce")], [])
@@ -293,9 +291,7 @@ def test_a_repository_that_cannot_get_its_first_event_is_reported_after_a_while(
 
 
 @pytest.mark.parametrize("confirmed", [True, False], ids=["confirmed", "after a start"])
-def test_an_abandoned_transaction_that_cannot_be_rolled_back_is_reported_after_a_while(
-    round_: Round, confirmed: bool
-) -> None:
+def test_a_transaction_that_cannot_be_rolled_back_is_reported_later(round_: Round, confirmed: bool) -> None:
     round_.create("a", 1)
     round_.confirmed = confirmed
     (round_.root / "a/.hg/store/journal").touch()
@@ -310,9 +306,7 @@ def test_an_act_that_cannot_be_finished_is_reported(round_: Round, monkeypatch: 
     assert round_.make(1000.0)[1] == ["strip not finished: Permission denied"]
 
 
-def test_what_the_relay_may_not_read_is_reported_for_it_may_be_a_repository(
-    round_: Round, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_relay_may_not_read_may_be_a_repository(round_: Round, monkeypatch: pytest.MonkeyPatch) -> None:
     def find(root: str, on_unreadable: Callable[[OSError], object]) -> Iterator[str]:
         for name in ("a/.hg", "group", "lost+found", ".snapshot", ".move-x1"):
             on_unreadable(PermissionError(errno.EACCES, "Permission denied", f"{root}/{name}"))
@@ -328,7 +322,7 @@ def test_what_the_relay_may_not_read_is_reported_for_it_may_be_a_repository(
     assert {f"{round_.root}/a", f"{round_.root}/group"} <= set(round_.found.unreadable)
 
 
-def test_a_repository_that_is_closed_to_the_relay_is_reported_with_the_failure_of_its_job_in_each_round(
+def test_a_repository_closed_to_the_relay_is_reported_in_each_round(
     round_: Round, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def find(root: str, on_unreadable: Callable[[OSError], object]) -> Iterator[str]:

@@ -70,9 +70,7 @@ def places(log: MemoryLog) -> list[BundlePlace]:
     return [frame.header.attachment.where for frame in frames if frame.header.attachment]
 
 
-def test_a_record_that_the_log_refuses_goes_without_bundle_and_connection_and_the_others_with_theirs(
-    log: SmallLog, box: Outbox
-) -> None:
+def test_a_record_that_the_log_refuses_goes_alone_without_its_bundle(log: SmallLog, box: Outbox) -> None:
     pushes(box, 3)
     sizes = {1: 10, 2: 20_000, 3: 10}
     count = sender(log, lambda entry: Bundle([bytes(sizes[entry.event.seq])])).send("a", box)
@@ -97,7 +95,7 @@ def test_stored_bundles_are_removed_once_the_log_has_their_events(log: SmallLog,
     assert not box.bundles.has(entry.event.id)
 
 
-def test_what_the_log_has_is_reported_although_a_stored_bundle_cannot_be_removed(
+def test_what_the_log_has_is_reported_though_a_bundle_cannot_be_removed(
     log: SmallLog, box: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(event: str) -> None:
@@ -136,7 +134,7 @@ def test_the_marker_stays_if_the_place_of_a_batch_shows_a_loss(log: SmallLog, bo
 
 
 @pytest.mark.parametrize(("lost", "is_seen"), [(0, False), (1, True), (2, True)])
-def test_the_marker_stays_if_the_log_puts_an_event_where_one_before_it_stood(
+def test_the_marker_stays_if_an_event_stands_where_one_stood(
     log: SmallLog, box: Outbox, lost: int, is_seen: bool
 ) -> None:
     send = sender(log, lambda entry: Bundle([b"x"])).send

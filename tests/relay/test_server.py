@@ -146,7 +146,7 @@ def say(peer: socket.socket, **message: object) -> None:
     peer.sendall(json.dumps(message).encode() + b"\n")
 
 
-def test_without_file_descriptors_those_who_are_in_are_heard_and_nothing_spins(
+def test_without_descriptors_peers_are_heard_and_nothing_spins(
     folder: Path, work: Work, crowded: CrowdedSocket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay_server, "FULL_PAUSE", 3600.0)
@@ -200,7 +200,7 @@ def test_the_count_of_mirrors_of_a_later_notice_is_not_that_of_the_push(
         assert read_answer(peer) == answer
 
 
-def test_a_peer_is_answered_at_once_if_the_notice_was_written_before_it_asked(
+def test_a_peer_with_an_earlier_notice_is_answered_at_once(
     folder: Path, server: Server, known: dict[str, RepositoryState]
 ) -> None:
     known["a" * 32] = state(noticed=5)
@@ -260,7 +260,7 @@ def test_a_refused_user_is_named_in_the_log(folder: Path, work: Work, monkeypatc
     assert logs == [{"event": "peer refused", "uid": os.getuid(), "log_level": "warning"}]
 
 
-def test_a_push_knows_a_relay_that_waits_for_the_log_from_one_that_is_gone(folder: Path, work: Work) -> None:
+def test_a_push_knows_a_relay_that_waits_from_one_that_is_gone(folder: Path, work: Work) -> None:
     relay_socket = RelaySocket(str(folder / "socket"), group_of=str(folder))
     with serving(relay_socket, folder, work, find_none):
         line = RelayLine.open(str(folder / "socket"), str(folder / "repo"))

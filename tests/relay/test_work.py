@@ -140,7 +140,7 @@ def test_a_store_restored_while_the_relay_runs_is_a_fork(master: Master, pushed_
     assert master.sent() == [entry.event.id for entry in first + newest]
 
 
-def test_the_log_is_asked_once_for_a_push_and_again_after_a_while_or_trouble(
+def test_the_log_is_asked_once_for_a_push_and_again_after_trouble(
     master: Master, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -176,7 +176,7 @@ def test_the_log_is_asked_once_for_a_push_and_again_after_a_while_or_trouble(
     assert master.losses.eras()[partition] == 1
 
 
-def test_a_loss_that_another_append_shows_after_the_log_was_asked_is_not_passed_over(
+def test_a_loss_shown_by_an_append_after_the_question_is_not_passed(
     master: Master, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = following(before_first_event("a", 1), 1)
@@ -205,7 +205,7 @@ def test_a_loss_that_another_append_shows_after_the_log_was_asked_is_not_passed_
     assert master.sent() == [entry.event.id for entry in first + second]
 
 
-def test_a_loss_that_another_append_shows_between_two_batches_is_not_passed_over(
+def test_a_loss_shown_by_an_append_between_batches_is_not_passed(
     master: Master, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     confirm, entries = master.losses.confirm, following(before_first_event("a", 1), BATCH + 1)
@@ -228,7 +228,7 @@ def test_a_loss_that_another_append_shows_between_two_batches_is_not_passed_over
     eventually(lambda: {entry.event.id for entry in entries} == set(master.sent()))
 
 
-def test_a_fork_that_was_found_once_stops_its_repository_until_an_operator_acts(master: Master) -> None:
+def test_a_fork_found_once_stops_its_repository_until_an_act(master: Master) -> None:
     box = master.write("a", following(before_first_event("a", 1), 1))
     box.set_fork(Fork(reason="another history"))
     master.poke("a")
@@ -237,7 +237,7 @@ def test_a_fork_that_was_found_once_stops_its_repository_until_an_operator_acts(
     assert box.fork() == Fork(reason="another history")
 
 
-def test_what_a_relay_sent_is_reported_to_the_push_that_waits_also_when_it_was_sent_before(master: Master) -> None:
+def test_what_a_relay_sent_earlier_is_reported_to_a_waiting_push(master: Master) -> None:
     heard: list[tuple[str, int]] = []
     master.jobs.on_sent = lambda folder, seq: heard.append((os.path.basename(folder), seq))
     box = master.write("a", following(before_first_event("a", 1), 2))
@@ -270,7 +270,7 @@ def test_a_repository_that_cannot_be_announced_yet_is_tried_again(master: Master
     master.until(lambda: not box.has_unsent())
 
 
-def test_a_transaction_that_runs_is_looked_at_some_times_and_its_repository_sent_meanwhile(master: Master) -> None:
+def test_a_running_transaction_does_not_keep_its_repository_unsent(master: Master) -> None:
     box = master.write("a", following(before_first_event("a", 1), 1))
     (master.root / "a" / ".hg" / "store" / "journal").touch()
     master.poke("a")
@@ -280,7 +280,7 @@ def test_a_transaction_that_runs_is_looked_at_some_times_and_its_repository_sent
     assert master.locked.asked["a"] == RECOVERY_RETRIES + 1
 
 
-def test_what_was_committed_before_a_transaction_that_nothing_rolls_back_is_sent_and_no_more(
+def test_what_was_committed_before_a_stuck_transaction_is_sent_alone(
     master: Master, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entries = following(before_first_event("a", 1), 2)
@@ -360,9 +360,7 @@ def test_a_loss_that_another_repository_filled_is_found_once_it_is_known(
     master.until(lambda: {entry.event.id for entry in entries} == set(master.sent()))
 
 
-def test_the_first_event_of_another_repository_in_the_place_of_a_lost_one_shows_the_loss(
-    master: Master, log: RestoredLog
-) -> None:
+def test_another_repositorys_first_event_in_a_lost_place_shows_the_loss(master: Master, log: RestoredLog) -> None:
     box = master.write("a", [])
     sent_to(master, box, following(before_first_event("a", 1), 1))
     [partition] = [number for number, end in log.ends(EVENTS).items() if end]
@@ -389,7 +387,7 @@ def give(folder: str) -> str:
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o2775], ids=["one user", "a group pushes"])
-def test_a_group_that_may_write_beside_a_repository_gets_the_same_right_in_it(tmp_path: Path, mode: int) -> None:
+def test_a_group_that_may_write_beside_a_repository_may_write_in_it(tmp_path: Path, mode: int) -> None:
     """But none on its hgrc, whose hooks run as the user who serves it."""
     tmp_path.chmod(mode)
     folder = f"{tmp_path}/a"
@@ -400,7 +398,7 @@ def test_a_group_that_may_write_beside_a_repository_gets_the_same_right_in_it(tm
     assert explain(folder, denied) == f"Permission denied: {folder}/.hg/store; as root, run: {expected}"
 
 
-def test_a_file_that_another_user_made_is_reported_with_the_command_that_gives_it_to_the_relay(
+def test_a_file_of_another_user_is_reported_with_the_command_for_it(
     master: Master, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What `hg init` leaves if root runs it; root itself, who may run this test, is refused nothing."""
@@ -425,7 +423,7 @@ def test_a_relay_that_starts_sends_what_the_log_lost_meanwhile(master: Master, l
     assert box.has_unsent()
 
 
-def test_a_relay_that_starts_believes_the_aggregator_until_a_loss_is_found(master: Master, log: RestoredLog) -> None:
+def test_a_relay_that_starts_believes_the_aggregator_until_a_loss(master: Master, log: RestoredLog) -> None:
     [entry] = following(before_first_event("a", 1), 1)
     box, folder = master.write("a", []), master.folder("a")
     sent_to(master, box, [entry])
@@ -439,9 +437,7 @@ def test_a_relay_that_starts_believes_the_aggregator_until_a_loss_is_found(maste
     assert box.has_unsent()
 
 
-def test_a_loss_behind_another_repositorys_records_ends_what_is_known_of_the_partition(
-    master: Master, log: RestoredLog
-) -> None:
+def test_a_loss_behind_other_records_ends_what_is_known(master: Master, log: RestoredLog) -> None:
     box = master.write("a", [])
     sent_to(master, box, following(before_first_event("a", 1), 1))
     partition = box.sent().partition
@@ -467,7 +463,7 @@ def test_events_are_not_sent_while_another_process_sends_them(master: Master) ->
     assert master.sent() == []
 
 
-def test_a_log_is_not_called_available_while_events_wait_or_to_a_forked_repository(master: Master) -> None:
+def test_a_log_is_not_called_available_while_events_wait(master: Master) -> None:
     available: list[str] = []
     master.jobs.on_available = available.append
     box = master.write("a", [])
@@ -512,7 +508,7 @@ def test_a_log_that_does_not_answer_is_not_called_available(
     assert available == []
 
 
-def test_a_transaction_that_another_process_rolled_back_is_not_looked_at_again(
+def test_a_transaction_rolled_back_elsewhere_is_not_looked_at_again(
     master: Master, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     master.write("a", [])
@@ -522,7 +518,7 @@ def test_a_transaction_that_another_process_rolled_back_is_not_looked_at_again(
     master.jobs.table()[Job.RECOVER](master.folder("a"))
 
 
-def test_why_a_repository_is_tried_again_can_be_asked_until_its_events_are_sent(master: Master) -> None:
+def test_why_a_repository_is_tried_again_can_be_asked_until_it_is_sent(master: Master) -> None:
     box, folder = master.write("a", following(before_first_event("a", 1), 1)), master.folder("a")
     store = master.root / "a" / ".hg" / "store"
     assert reason_of(master, folder) is None
@@ -534,7 +530,7 @@ def test_why_a_repository_is_tried_again_can_be_asked_until_its_events_are_sent(
     eventually(lambda: reason_of(master, folder) is None)
 
 
-def test_since_when_no_attempt_succeeds_is_known_also_of_a_job_that_is_refused(
+def test_since_when_no_attempt_succeeds_is_known_of_refused_jobs_too(
     master: Master, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, began = master.folder("a"), master.clock.now()
@@ -591,7 +587,7 @@ def jobs(tmp_path: Path) -> Iterator[Jobs]:
     made.work.drain(60.0)
 
 
-def test_a_repository_that_is_asked_for_while_its_job_runs_is_done_once_more_afterwards(jobs: Jobs) -> None:
+def test_a_repository_asked_for_while_its_job_runs_is_done_once_more(jobs: Jobs) -> None:
     jobs.poke("a")
     eventually(lambda: jobs.begun["a"])
     jobs.poke("a", now=True)
@@ -627,7 +623,7 @@ def test_a_success_ends_the_count_of_failures_although_more_is_to_be_done(jobs: 
     assert task == relay_work._RepositoryTask(jobs={Job.RECOVER})
 
 
-def test_what_one_repository_found_the_log_to_take_again_is_tried_at_once_in_the_others(jobs: Jobs) -> None:
+def test_what_the_log_takes_again_is_tried_at_once_in_the_others(jobs: Jobs) -> None:
     away = True
 
     def send(folder: str) -> None:
@@ -674,7 +670,7 @@ def test_only_an_answer_of_the_log_starts_the_others(
     assert (tasks["b"].not_before == 0) is starts
 
 
-def test_a_failed_attempt_costs_the_same_however_many_repositories_wait_for_the_log(jobs: Jobs) -> None:
+def test_a_failed_attempt_costs_the_same_for_any_number_that_waits(jobs: Jobs) -> None:
     class Unread(dict[str, relay_work._RepositoryTask]):
         def values(self) -> NoReturn:  # type: ignore[override]
             raise AssertionError("each was looked at")
@@ -696,7 +692,7 @@ def test_a_failed_attempt_costs_the_same_however_many_repositories_wait_for_the_
     assert jobs.work._obstructed[relay_work.Obstacle.AWAY] == 0
 
 
-def test_many_repositories_that_wait_for_the_log_are_not_tried_all_at_once(jobs: Jobs) -> None:
+def test_repositories_that_wait_for_the_log_are_not_tried_all_at_once(jobs: Jobs) -> None:
     jobs.work._obstructed[relay_work.Obstacle.AWAY] = 1000
     task = relay_work._RepositoryTask(obstacle=relay_work.Obstacle.AWAY, failures=100)
     delays = {jobs.work._choose_delay(task) for _ in range(20)}
@@ -731,7 +727,7 @@ def test_jobs_run_in_their_order_and_none_behind_one_that_failed(jobs: Jobs) -> 
     assert run_all(jobs, Job.ANNOUNCE) == ([Job.RECOVER, Job.ANNOUNCE], set(Job))
 
 
-def test_behind_a_transaction_that_is_not_rolled_back_events_are_sent_and_none_is_written(jobs: Jobs) -> None:
+def test_behind_a_stuck_transaction_events_are_sent_and_none_written(jobs: Jobs) -> None:
     (jobs.root / "a" / ".hg").mkdir(parents=True)
     assert run_all(jobs, Job.RECOVER) == ([Job.RECOVER, Job.SEND, Job.CHECK], {Job.RECOVER, Job.ANNOUNCE})
     assert run_all(jobs, Job.RECOVER, Job.SEND) == ([Job.RECOVER, Job.SEND], set(Job))
@@ -741,7 +737,7 @@ def test_behind_a_transaction_that_is_not_rolled_back_events_are_sent_and_none_i
     ("file", "reasons"),
     [("a/.hg/store/outbox.sent", ["Permission denied"]), ("ab/.hg/store/outbox.sent", []), ("blobs", []), (None, [])],
 )
-def test_only_a_file_of_the_repository_shows_that_the_relay_may_not_write_there(
+def test_only_a_file_of_the_repository_shows_that_rights_are_missing(
     jobs: Jobs, file: str | None, reasons: list[str]
 ) -> None:
     (jobs.root / "a" / ".hg").mkdir(parents=True)
@@ -780,7 +776,7 @@ def test_a_failure_is_told_although_an_earlier_job_was_busy(jobs: Jobs) -> None:
     assert [line["reason"] for line in lines if line["event"] == "will try again"] == ["no room"]
 
 
-def test_a_transaction_that_cannot_be_rolled_back_is_known_since_its_first_failure_also_while_the_log_is_away(
+def test_a_transaction_without_rollback_is_known_since_its_first_failure(
     jobs: Jobs,
 ) -> None:
     (jobs.root / "a" / ".hg").mkdir(parents=True)
@@ -893,9 +889,7 @@ def test_line_about_a_failed_attempt_names_the_first_event_that_waits(
     assert names(lines, line) == of(master, entries[1])
 
 
-def test_line_about_a_failed_attempt_where_nothing_waits_names_the_newest_event(
-    master: Master, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_about_a_failed_attempt_names_the_newest_event(master: Master, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = following(before_first_event("a", 1), 2)
     box = master.write("a", entries)
     master.poke("a")
@@ -907,7 +901,7 @@ def test_line_about_a_failed_attempt_where_nothing_waits_names_the_newest_event(
     assert names(lines, "will try again") == of(master, entries[-1])
 
 
-def test_line_about_a_failed_attempt_names_the_folder_alone_if_the_outbox_cannot_be_read(master: Master) -> None:
+def test_a_line_about_a_failed_attempt_without_outbox_names_the_folder(master: Master) -> None:
     master.write("a", following(before_first_event("a", 1), 1))
     (master.root / "a" / ".hg" / "store" / "outbox.0001.log").write_bytes(b"something else")
     with capture_logs() as lines:
@@ -958,7 +952,7 @@ def push(master: Master, box: Outbox, name: str) -> None:
     master.poke(name)
 
 
-def test_repositories_of_other_partitions_are_sent_while_one_partition_has_no_leader(master: Master) -> None:
+def test_other_partitions_are_sent_while_one_has_no_leader(master: Master) -> None:
     there, gone, late = (write_into(master, number, name) for number, name in ((1, "there"), (2, "gone"), (2, "late")))
     for box, name in ((there, "there"), (gone, "gone")):
         master.poke(name)
@@ -976,7 +970,7 @@ def test_repositories_of_other_partitions_are_sent_while_one_partition_has_no_le
     master.until(lambda: not gone.has_unsent() and not late.has_unsent())
 
 
-def test_two_lines_tell_of_a_partition_without_a_leader_however_many_repositories_wait_and_try(master: Master) -> None:
+def test_two_lines_tell_of_a_leaderless_partition_for_any_number(master: Master) -> None:
     boxes = {f"waiting{number}": write_into(master, 2, f"waiting{number}") for number in range(10)}
     for name, box in boxes.items():
         master.poke(name)
@@ -1001,7 +995,7 @@ def test_two_lines_tell_of_a_partition_without_a_leader_however_many_repositorie
     assert back["seconds"] >= lasted
 
 
-def test_no_line_for_each_repository_says_that_the_states_are_not_read_yet(
+def test_no_line_per_repository_says_that_states_are_not_read_yet(
     master: Master, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(master.jobs._watch, "_read_once", threading.Event())
@@ -1015,7 +1009,7 @@ def test_no_line_for_each_repository_says_that_the_states_are_not_read_yet(
         master.until(lambda: not any(box.has_unsent() for box in boxes))
 
 
-def test_the_log_is_available_to_repositories_of_other_partitions_while_one_has_no_leader(master: Master) -> None:
+def test_the_log_is_available_while_another_partition_has_no_leader(master: Master) -> None:
     available: list[str] = []
     master.jobs.on_available = available.append
     for number, name in ((1, "there"), (2, "gone")):
@@ -1075,7 +1069,7 @@ def test_repositories_of_a_partition_that_answers_slowly_share_the_answer(
     assert asked == [[2]]
 
 
-def test_many_repositories_of_a_partition_that_fails_share_the_failure_and_occupy_no_worker(
+def test_repositories_of_a_failing_partition_share_the_failure(
     master: Master, log: RestoredLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partitions, "TURN", 3600.0)

@@ -118,7 +118,7 @@ def read_body(client: socket.socket) -> bytes:
     return client.makefile("rb").read().partition(b"\r\n\r\n")[2]
 
 
-def test_the_oldest_silent_connection_gives_way_and_an_answer_that_is_not_read_yet_does_not(
+def test_the_oldest_silent_connection_gives_way_but_no_unread_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(listening, "CONNECTIONS", listening._SPARE + 2 + 3)  # the server has two sockets of its own
@@ -193,7 +193,7 @@ def test_readers_that_stopped_reading_keep_no_one_out(large: int, monkeypatch: p
         assert answers(large, b"GET / HTTP/1.0\r\n\r\n").endswith(b"xx")
 
 
-def test_an_answer_that_took_long_to_make_is_not_taken_for_one_that_is_not_read() -> None:
+def test_an_answer_that_took_long_to_make_is_not_one_left_unread() -> None:
     channel = object.__new__(listening._Channel)
     channel.will_close = channel.close_when_flushed = False
     channel.last_activity, channel.total_outbufs_len = time.time() - 1000, 0

@@ -75,7 +75,7 @@ def test_a_detached_repository_without_a_note_has_no_empty_place_for_it() -> Non
     assert "gap (for 60 s, since 2023-11-14 22:13:20 UTC); the mirror tries again by itself, or at once: vcs" in text
 
 
-def test_a_mirror_of_an_older_release_does_not_say_since_when_a_repository_is_detached() -> None:
+def test_an_older_mirror_does_not_say_since_when_one_is_detached() -> None:
     installation = Installation()
     detach(installation)
     [text] = texts(installation)
@@ -89,7 +89,7 @@ def test_a_path_with_a_blank_is_quoted_in_the_command_that_heals_it() -> None:
     assert texts(installation)[0].endswith(": vcsreplicator heal alpha 'group/my own'")
 
 
-def test_a_repository_that_the_aggregator_does_not_know_is_healed_by_its_id() -> None:
+def test_a_repository_unknown_to_the_aggregator_is_healed_by_its_id() -> None:
     installation = Installation()
     installation.log.append([])
     detach(installation, detached_since=installation.clock.now())
@@ -122,7 +122,7 @@ def test_a_file_that_a_mirror_may_not_use_is_not_a_disk_without_room(note: str, 
     assert f"; {step} " in text
 
 
-def test_an_ack_of_an_older_release_is_read_and_one_of_ours_says_since_when() -> None:
+def test_an_older_releases_ack_is_read_and_ours_says_since_when() -> None:
     installation = Installation()
     ack = installation.chain.ack("alpha", 1)
     assert ack.detached_since is None
@@ -133,7 +133,7 @@ def test_an_ack_of_an_older_release_is_read_and_one_of_ours_says_since_when() ->
     assert from_json(MirrorHeartbeat, beat) == MirrorHeartbeat(mirror="alpha", time=1.0, positions={}, version="0.0.9")
 
 
-def test_a_mirror_that_is_behind_is_named_with_the_time_of_its_oldest_event_and_a_command() -> None:
+def test_a_mirror_that_is_behind_is_named_with_time_and_command() -> None:
     installation = Installation()
     installation.ack(1)
     beat = ahead(installation, oldest=installation.clock.now())  # by the log's clock, which stamped the event
@@ -144,7 +144,7 @@ def test_a_mirror_that_is_behind_is_named_with_the_time_of_its_oldest_event_and_
     )
 
 
-def test_a_fresh_event_does_not_hide_how_long_a_detached_repository_is_behind() -> None:
+def test_a_fresh_event_does_not_hide_how_long_a_repository_is_detached() -> None:
     installation = Installation()
     installation.ack(1)
     beat = ahead(installation, oldest=installation.clock.now() + 49.0)
@@ -152,14 +152,14 @@ def test_a_fresh_event_does_not_hide_how_long_a_detached_repository_is_behind() 
     assert "2 events behind (at least for 50 s, since 2023-11-14 22:13:20 UTC); see: vcsreplicator trace" in text
 
 
-def test_a_mirror_that_does_not_say_how_old_its_backlog_is_was_behind_at_its_last_ack_of_it() -> None:
+def test_a_mirror_that_hides_its_backlogs_age_is_behind_since_its_ack() -> None:
     installation = Installation()
     installation.ack(1)
     [text] = texts(installation, after=50.0, warn=2)
     assert "2 events behind (at least for 50 s, since 2023-11-14 22:13:20 UTC); see: vcsreplicator trace" in text
 
 
-def test_a_destination_that_is_behind_is_named_with_the_time_of_its_oldest_notice_and_a_command() -> None:
+def test_a_destination_that_is_behind_is_named_with_time_and_command() -> None:
     installation = Installation()
     installation.ack(3)
     installation.delivered(1)

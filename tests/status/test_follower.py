@@ -41,14 +41,14 @@ class Watched:
 
 
 @pytest.mark.parametrize("ahead", [0.0, HOUR, -HOUR], ids=["agreeing", "ahead", "behind"])
-def test_an_old_record_that_the_first_reading_finds_says_nothing_of_the_time(ahead: float) -> None:
+def test_an_old_record_of_the_first_reading_says_nothing_of_the_time(ahead: float) -> None:
     watched = Watched(ahead)
     watched.beat()
     watched.wait(100.0)
     assert watched.look() is None
 
 
-def test_a_record_that_is_fresh_by_the_own_clock_says_that_the_clocks_agree() -> None:
+def test_a_record_fresh_by_the_own_clock_says_that_the_clocks_agree() -> None:
     watched = Watched()
     watched.beat()
     watched.wait(FRESH)
@@ -58,7 +58,7 @@ def test_a_record_that_is_fresh_by_the_own_clock_says_that_the_clocks_agree() ->
 
 
 @pytest.mark.parametrize("ahead", [HOUR, -HOUR], ids=["ahead", "behind"])
-def test_a_record_that_came_between_two_updates_says_the_time_of_a_clock_that_differs(ahead: float) -> None:
+def test_a_record_between_two_updates_says_the_time_of_another_clock(ahead: float) -> None:
     watched = Watched(ahead)
     watched.beat()
     watched.wait(20.0)
@@ -74,7 +74,7 @@ def test_a_record_that_came_between_two_updates_says_the_time_of_a_clock_that_di
     assert watched.look() == watched.of_log.now(), "each record makes the time more exact"
 
 
-def test_a_record_of_a_time_in_which_the_log_was_not_read_says_nothing_of_the_time() -> None:
+def test_a_record_of_a_time_without_reading_says_nothing_of_the_time() -> None:
     watched = Watched(-HOUR)
     watched.beat()
     watched.wait(20.0)
@@ -96,7 +96,7 @@ def test_a_time_that_was_known_stays_known_while_the_log_is_not_read() -> None:
     assert watched.look() in (known + HOUR / 2, known + HOUR / 2 + 1.0), "the record makes the time more exact"
 
 
-def test_nothing_is_known_after_the_own_clock_was_set_until_a_record_comes() -> None:
+def test_nothing_is_known_after_the_own_clock_was_set_until_a_record() -> None:
     watched = Watched()
     watched.beat()
     assert watched.look() is not None
@@ -107,7 +107,7 @@ def test_nothing_is_known_after_the_own_clock_was_set_until_a_record_comes() -> 
     assert watched.look() == watched.of_log.now()
 
 
-def test_nothing_is_known_once_the_own_clock_was_set_even_before_the_log_is_read_again() -> None:
+def test_nothing_is_known_at_once_after_the_own_clock_was_set() -> None:
     watched = Watched()
     watched.beat()
     assert watched.look() is not None
@@ -156,7 +156,7 @@ def test_a_topic_that_is_created_later_is_followed() -> None:
     assert watched.follower.picture.aggregator is not None
 
 
-def test_a_topic_that_was_created_is_followed_though_opening_it_failed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_created_topic_is_followed_though_opening_it_failed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched()
     watched.log = MemoryLog(clock=watched.of_log)
     watched.log.create([topic for topic in topics(partitions=1) if topic.name != SERVICES])
@@ -178,7 +178,7 @@ def refuse(*_: object) -> NoReturn:
     raise Unavailable("no leader")
 
 
-def test_without_a_record_for_a_while_every_service_is_silent_by_the_time_that_is_told() -> None:
+def test_without_records_for_a_while_every_service_is_silent() -> None:
     watched = Watched(HOUR)
     watched.beat()
     watched.wait(100.0)
@@ -198,7 +198,7 @@ def test_the_time_of_an_empty_log_is_that_of_the_own_clock() -> None:
     assert watched.look() == watched.of_log.now()
 
 
-def test_the_present_is_told_after_a_bounded_time_also_if_each_reading_takes_long() -> None:
+def test_the_present_is_told_in_bounded_time_though_readings_take_long() -> None:
     watched = Watched(HOUR)
     watched.beat()
     watched.wait(100.0)

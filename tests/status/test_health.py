@@ -139,7 +139,7 @@ def test_a_mirror_without_a_fresh_sign_of_life_is_not_ready() -> None:
     assert reasons(picture(), alpha=31.0) == ("the mirror is silent for 31 s",)
 
 
-def test_without_the_aggregators_beat_for_30_seconds_it_is_degraded_and_still_ready() -> None:
+def test_without_the_aggregator_for_30_seconds_it_is_degraded_and_ready() -> None:
     assert verdict(picture(aggregator=None)).degraded == ("the aggregator has sent no heartbeat",)
     assert verdict(picture(), aggregator=30.0) == HealthVerdict()
     assert verdict(picture(), aggregator=31.0) == HealthVerdict(degraded=("the aggregator is silent for 31 s",))
@@ -246,7 +246,7 @@ def test_after_the_log_was_away_the_endpoint_knows_what_it_says_now(place: Path)
         eventually(lambda: ask()["reasons"] == ["inactive"])
 
 
-def test_a_mirror_is_not_ready_while_the_folder_of_its_repositories_is_missing(place: Path, tmp_path: Path) -> None:
+def test_a_mirror_is_not_ready_while_its_folder_is_missing(place: Path, tmp_path: Path) -> None:
     root = tmp_path / "alpha"
     with open_log(f"sqlite://{place}/log.db", creates=True) as log, ExitStack() as opened:
         ask = ended_with(opened, Endpoint(log, "alpha", SETTINGS, root=str(root)))
@@ -269,7 +269,7 @@ def hanging_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: Answe
 
 
 @pytest.mark.processes
-def test_a_folder_on_a_disk_that_hangs_is_named_and_the_log_is_read_all_the_same(
+def test_a_folder_on_a_disk_that_hangs_is_named_and_the_log_is_read(
     hanging_disk: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(health, "HANG", 0.0)
@@ -391,7 +391,7 @@ def test_while_the_log_hangs_health_and_live_are_answered(hanging: Any, monkeypa
 
 
 @pytest.mark.processes
-def test_a_mirror_whose_log_hangs_from_the_start_is_not_ready_and_says_why(hanging: Any) -> None:
+def test_a_mirror_whose_log_hangs_from_the_start_is_not_ready(hanging: Any) -> None:
     hanging.answers.clear()
     ask = Endpoint(hanging, "alpha", SETTINGS)
     answer = ask()
@@ -453,7 +453,7 @@ def test_the_time_for_which_the_log_hung_is_no_silence(hanging: Any, monkeypatch
 
 
 @pytest.mark.processes
-def test_an_unexpected_exception_of_a_reading_is_no_verdict_and_not_the_end(hanging: Any) -> None:
+def test_an_unexpected_exception_of_a_reading_is_no_verdict(hanging: Any) -> None:
     ask = Endpoint(hanging, "alpha", SETTINGS)
     assert ask()["ready"]
     hanging.ends = None  # as of a client with a bug
@@ -464,7 +464,7 @@ def test_an_unexpected_exception_of_a_reading_is_no_verdict_and_not_the_end(hang
 
 
 @pytest.mark.processes
-def test_after_a_failed_reading_a_request_does_not_wait_until_the_log_answers(
+def test_after_a_failed_reading_a_request_does_not_wait_for_the_log(
     hanging: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask = Endpoint(hanging, "alpha", SETTINGS)
@@ -509,7 +509,7 @@ def beating() -> tuple[Endpoint, Callable[..., None]]:
 
 
 @pytest.mark.processes
-def test_silence_counts_from_the_last_sign_of_life_also_before_the_first_question(beating: Any) -> None:
+def test_silence_counts_from_the_last_heartbeat_before_any_question(beating: Any) -> None:
     ask, wait = beating
     wait(95.0, "alpha")
     assert ask()["degraded"] == ["the aggregator is silent for 95 s"]
@@ -531,7 +531,7 @@ def test_a_sign_of_life_is_never_older_than_the_question_before_it(beating: Any)
 
 
 @pytest.mark.processes
-def test_the_first_reading_after_the_logs_clock_was_set_back_finds_no_mirror_silent(beating: Any) -> None:
+def test_the_first_reading_after_a_clock_went_back_silences_no_mirror(beating: Any) -> None:
     ask, wait = beating
     wait(0.0, jump=-1000.0)
     wait(1.0, "aggregator", "alpha")
@@ -540,7 +540,7 @@ def test_the_first_reading_after_the_logs_clock_was_set_back_finds_no_mirror_sil
 
 
 @pytest.mark.processes
-def test_the_first_reading_after_an_outage_of_mirrors_and_aggregator_finds_them_silent(beating: Any) -> None:
+def test_the_first_reading_after_an_outage_finds_services_silent(beating: Any) -> None:
     """Their last heartbeats are as old as each other; a relay's report shows how old."""
     ask, wait = beating
     wait(3600.0, "relay")
@@ -554,7 +554,7 @@ def test_the_first_reading_after_an_outage_of_mirrors_and_aggregator_finds_them_
 
 
 @pytest.mark.processes
-def test_the_first_reading_finds_the_aggregator_silent_also_if_the_log_was_away_before_it(
+def test_the_first_reading_finds_the_aggregator_silent_after_an_outage(
     beating: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask, wait = beating
@@ -569,7 +569,7 @@ def test_the_first_reading_finds_the_aggregator_silent_also_if_the_log_was_away_
 
 @pytest.mark.processes
 @pytest.mark.parametrize("jump", [-1000.0, 1000.0], ids=["back", "forward"])
-def test_the_first_reading_takes_no_time_from_a_report_where_the_clocks_differ(beating: Any, jump: float) -> None:
+def test_the_first_reading_takes_no_time_where_clocks_differ(beating: Any, jump: float) -> None:
     ask, wait = beating
     wait(1.0, "relay", jump=jump)
     wait(1.0, "relay", "aggregator", "alpha")
@@ -578,7 +578,7 @@ def test_the_first_reading_takes_no_time_from_a_report_where_the_clocks_differ(b
 
 
 @pytest.mark.processes
-def test_a_report_from_before_the_logs_clock_was_set_back_makes_no_mirror_silent(beating: Any) -> None:
+def test_a_report_from_before_the_clock_went_back_silences_no_mirror(beating: Any) -> None:
     """Neither if this machine's clock agrees with the log's new time, nor later."""
     ask, wait = beating
     wait(0.0, jump=1000.0)

@@ -29,7 +29,7 @@ def health(cluster: Cluster, mirror: str) -> tuple[int, dict[str, Any]]:
             return error.code, json.load(error)
 
 
-def test_a_stopped_aggregator_takes_a_mirror_out_only_where_that_is_set_and_a_missing_root_always(
+def test_a_stopped_aggregator_takes_a_mirror_out_only_where_that_is_set(
     tmp_path: Path,
 ) -> None:
     cluster = Cluster(tmp_path)

@@ -95,7 +95,7 @@ def measure(picture: Picture) -> dict[str, dict[str, tuple[int, Lag]]]:
 
 
 @pytest.mark.parametrize("seed", seeds(20))
-def test_lags_measured_after_some_records_are_those_of_a_picture_read_whole(seed: int) -> None:
+def test_lags_measured_after_some_records_are_those_of_the_whole(seed: int) -> None:
     drawn, followed, came = Drawn(seed), Picture(), list[Record]()
     seen = set()
     for _ in range(60):

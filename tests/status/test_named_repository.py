@@ -35,12 +35,12 @@ PICTURE = Picture(states={each.repository: each for each in KNOWN})
         ("now", "now"),
     ],
 )
-def test_a_path_means_the_repository_that_is_there_and_an_id_comes_before_a_path(named: str, found: str) -> None:
+def test_a_path_means_the_repository_there_and_an_id_comes_first(named: str, found: str) -> None:
     assert PICTURE.find_repository(named).repository == found
 
 
 @pytest.mark.parametrize("named", ["group/two", "old", "nowhere"])
-def test_a_deleted_repository_cannot_be_meant_where_a_living_one_is_needed(named: str) -> None:
+def test_a_deleted_repository_cannot_be_meant_for_a_living_one(named: str) -> None:
     with pytest.raises(Refused, match="neither a path nor an id"):
         PICTURE.find_repository(named, is_living=True)
 

@@ -96,7 +96,7 @@ def test_what_a_mirror_does_not_carry_is_none_of_its_lag(installation: Installat
     assert installation.picture().behind("alpha") == 0
 
 
-def test_a_rule_of_an_older_release_that_cannot_be_evaluated_is_named_with_what_to_type(
+def test_an_older_releases_bad_rule_is_named_with_what_to_type(
     installation: Installation,
 ) -> None:
     installation.ack(3)
@@ -126,7 +126,7 @@ def test_a_mirror_that_was_just_added_lacks_progress_since_then_only(installatio
     assert "makes no progress on group/one (for 61 s, since 2023-11-14 22:13:50 UTC)" in text
 
 
-def test_a_time_of_the_roster_that_is_still_to_come_is_no_lack_of_progress(installation: Installation) -> None:
+def test_a_time_of_the_roster_to_come_is_no_lack_of_progress(installation: Installation) -> None:
     installation.write(ROSTER, KEY, Roster(mirrors=(replace(ALPHA, since=installation.clock.now() + 3600.0),)))
     assert installation.found(after=59.0) == []
 
@@ -136,7 +136,7 @@ def test_a_mirror_that_does_not_serve_what_is_released_is_named(installation: In
     assert "makes no progress on" in installation.found(after=61.0)[0][1]
 
 
-def test_a_mirror_that_stays_with_a_history_before_the_adopted_one_is_named(installation: Installation) -> None:
+def test_a_mirror_that_stays_before_an_adopted_history_is_named(installation: Installation) -> None:
     installation.ack(3)
     adopted = replace(installation.state, incarnation="f" * 32, seq=1, released=0, noticed=0)
     installation.write(STATE, installation.chain.repository, adopted)
@@ -192,7 +192,7 @@ def test_a_mirror_whose_disk_is_full_is_critical_at_once_with_the_path(installat
     assert (found.level, found.text) == (2, f"{text} ({since}); see `disk` in docs/runbook.md")
 
 
-def test_a_mirror_whose_notes_are_read_only_or_gone_is_not_told_to_make_room(installation: Installation) -> None:
+def test_a_mirror_with_read_only_notes_is_not_told_to_make_room(installation: Installation) -> None:
     installation.ack(3)
     seen = installation.picture()
     trouble = "/repos/~vcsreplicator: the mirror's notes: attempt to write a readonly database"
@@ -238,7 +238,7 @@ def test_the_cause_of_a_stalled_destination_is_said_once_and_is_as_severe(
         assert own.level == level
 
 
-def test_a_destination_that_was_never_served_is_named_and_a_removed_one_is_not(installation: Installation) -> None:
+def test_a_destination_never_served_is_named_and_a_removed_one_is_not(installation: Installation) -> None:
     installation.ack(3)
     installation.delivered(0)
     assert [text.partition(";")[0] for _, text in installation.found(after=5000.0, destinations=("pulse",))] == [
@@ -246,7 +246,7 @@ def test_a_destination_that_was_never_served_is_named_and_a_removed_one_is_not(i
     ]
 
 
-def test_a_destination_that_stops_reporting_is_critical_with_the_time_of_its_last_report(
+def test_a_destination_that_stops_reporting_is_critical_since_then(
     installation: Installation,
 ) -> None:
     installation.ack(3)
@@ -260,7 +260,7 @@ def test_a_destination_that_stops_reporting_is_critical_with_the_time_of_its_las
     assert installation.found(destinations=()) == [], "one that the configuration does not name may stop"
 
 
-def test_an_aggregator_that_no_longer_stands_by_is_named_until_it_withdraws(installation: Installation) -> None:
+def test_an_aggregator_that_no_longer_stands_by_is_named(installation: Installation) -> None:
     installation.ack(3)
     spare = ServiceReport(time=installation.clock.now(), version="1", is_standby=True)
     installation.log.append([NewRecord(topic=SERVICES, key=f"{AGGREGATOR_KEY}spare", value=to_json(spare))])
@@ -273,7 +273,7 @@ def test_an_aggregator_that_no_longer_stands_by_is_named_until_it_withdraws(inst
     assert installation.found() == []
 
 
-def test_a_service_is_not_silent_before_its_next_report_is_due_however_short_the_patience(
+def test_a_service_is_not_silent_before_its_next_report_is_due(
     installation: Installation,
 ) -> None:
     installation.ack(3)
@@ -285,7 +285,7 @@ def test_a_service_is_not_silent_before_its_next_report_is_due_however_short_the
         )
 
 
-def test_a_trouble_lasts_on_while_its_reporter_says_nothing_and_an_urgent_one_counts_at_once(
+def test_a_trouble_lasts_while_its_reporter_is_silent(
     installation: Installation,
 ) -> None:
     installation.ack(3)
@@ -330,7 +330,7 @@ def test_a_silent_mirror_comes_with_the_command_that_starts_it(installation: Ins
     assert "start it: systemctl start vcsreplicator-mirror@beta, or: vcsreplicator roster deactivate beta --yes" in text
 
 
-def test_a_silent_backup_holds_nothing_back_and_a_silent_mirror_what_it_gates(installation: Installation) -> None:
+def test_a_silent_backup_holds_nothing_and_a_mirror_what_it_gates(installation: Installation) -> None:
     backup = Mirror(name="backup", state=MirrorState.ACTIVE, role=MirrorRole.BACKUP)
     beta = Mirror(name="beta", state=MirrorState.ACTIVE, rules=Rules(exclude=("path:group/one",)))
     installation.write(ROSTER, KEY, Roster(mirrors=(ALPHA, backup, beta)))
@@ -342,7 +342,7 @@ def test_a_silent_backup_holds_nothing_back_and_a_silent_mirror_what_it_gates(in
     ]
 
 
-def test_what_holds_a_notice_back_are_mirrors_that_gate_it_heard_of_or_not(installation: Installation) -> None:
+def test_what_holds_a_notice_back_are_mirrors_that_gate_it(installation: Installation) -> None:
     beta = Mirror(name="beta", state=MirrorState.ACTIVE)
     gone = Mirror(name="gone", state=MirrorState.INACTIVE)
     installation.write(ROSTER, KEY, Roster(mirrors=(ALPHA, beta, gone)))
@@ -363,7 +363,7 @@ def test_a_picture_holds_nothing_that_the_log_has_lost(installation: Installatio
     assert follower.update().states[state.repository].seq == 4
 
 
-def test_services_that_give_signs_of_life_are_alive_after_the_clock_of_the_log_was_set_back(
+def test_services_with_heartbeats_live_after_the_clock_went_back(
     installation: Installation,
 ) -> None:
     installation.ack(3)
@@ -390,7 +390,7 @@ def test_a_service_that_stopped_before_the_clock_was_set_back_is_silent(installa
     assert text.startswith("destination lines has sent no heartbeat")
 
 
-def test_after_the_topic_of_reports_was_made_again_a_service_counts_as_silent_only_later(
+def test_after_reports_are_made_again_a_service_is_silent_only_later(
     installation: Installation,
 ) -> None:
     installation.ack(3)

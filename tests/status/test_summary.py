@@ -76,7 +76,7 @@ def test_the_lags_of_a_mirror_are_measured_once(busy: Installation, monkeypatch:
     assert measured == {"alpha": 1, "beta": 1}
 
 
-def test_a_service_that_never_reported_is_silent_for_long_and_another_since_its_report(busy: Installation) -> None:
+def test_a_service_that_never_reported_is_silent_for_long(busy: Installation) -> None:
     made = make_summary(busy.picture(), busy.clock.now(), Expectations(relay="hg://master"))
     assert made.measure_silence("relay hg://master") > 1e9
     assert made.measure_silence("destination lines") == 0.0
@@ -131,7 +131,7 @@ def test_nothing_is_called_caught_up_that_lacks_something_however_little() -> No
     )
 
 
-def test_a_destination_that_fails_since_a_moment_is_named_at_once_and_a_finding_once_it_lasts() -> None:
+def test_a_destination_that_just_fails_is_named_and_later_a_finding() -> None:
     made = Installation()
     made.ack(3)
     picture, now = made.picture(), made.clock.now()
@@ -153,7 +153,7 @@ def test_a_destination_that_fails_since_a_moment_is_named_at_once_and_a_finding_
     assert ([finding.level for finding in summary.findings], summary.recent) == ([1], ()), "waiting does not end it"
 
 
-def test_of_many_services_that_fail_since_a_moment_some_are_named_and_the_others_counted() -> None:
+def test_of_many_services_that_just_fail_some_are_named() -> None:
     made = Installation()
     made.ack(3)
     picture, now = made.picture(), made.clock.now()
@@ -190,7 +190,7 @@ def test_a_summary_without_findings_says_whose_heartbeat_is_late() -> None:
     )
 
 
-def test_of_services_that_the_file_does_not_name_those_are_looked_at_that_reported_this_week() -> None:
+def test_unnamed_services_that_reported_this_week_are_looked_at() -> None:
     made = Installation()
     picture = made.picture()
     for name, age in (("relay hg://one", 50.0), ("relay hg://two", 50.0), ("relay hg://former", 8 * 86400.0)):
@@ -200,7 +200,7 @@ def test_of_services_that_the_file_does_not_name_those_are_looked_at_that_report
     assert summary.watched == "aggregator, 2 relays, 1 mirror and 1 destination"
 
 
-def test_a_removed_mirror_is_shown_while_it_runs_and_again_once_it_is_added() -> None:
+def test_a_removed_mirror_is_shown_while_it_runs_and_once_added() -> None:
     made = Installation()
     made.ack(3)
     removed, chain = Mirror(name="old", state=MirrorState.REMOVED), made.chain
@@ -230,7 +230,7 @@ def test_a_removed_mirror_is_shown_while_it_runs_and_again_once_it_is_added() ->
     assert [line.name for line in summary().mirrors] == ["alpha", "old"]
 
 
-def test_a_mirror_that_was_stopped_just_before_it_was_removed_is_neither_shown_nor_a_warning() -> None:
+def test_a_mirror_stopped_before_its_removal_is_not_shown() -> None:
     made = Installation()
     made.ack(3)
     expected, roster = (
@@ -253,7 +253,7 @@ def test_a_mirror_that_was_stopped_just_before_it_was_removed_is_neither_shown_n
     assert [finding.text[:16] for finding in summary.findings] == ["mirror old runs "]
 
 
-def test_a_removed_mirror_that_runs_is_shown_also_if_the_logs_clock_was_set_back() -> None:
+def test_a_removed_mirror_that_runs_is_shown_after_a_clock_went_back() -> None:
     made = Installation()
     made.ack(3)
     made.write(ROSTER, KEY, Roster(mirrors=(ALPHA, Mirror(name="old", state=MirrorState.REMOVED))))
@@ -265,7 +265,7 @@ def test_a_removed_mirror_that_runs_is_shown_also_if_the_logs_clock_was_set_back
     ]
 
 
-def test_a_mirror_of_the_file_that_the_roster_lacks_is_noted_and_is_a_warning_once_it_runs() -> None:
+def test_a_mirror_that_the_roster_lacks_is_a_warning_once_it_runs() -> None:
     made = Installation()
     made.ack(3)
     removed = Mirror(name="removed", state=MirrorState.REMOVED)
@@ -289,7 +289,7 @@ def test_a_mirror_of_the_file_that_the_roster_lacks_is_noted_and_is_a_warning_on
     assert (len(summary.notes), summary.findings) == (1, ()), "it was stopped"
 
 
-def test_an_inactive_mirror_is_a_note_with_the_command_that_makes_it_gate_again() -> None:
+def test_an_inactive_mirror_is_a_note_with_the_command_to_gate_again() -> None:
     made = Installation()
     made.ack(3)
     since = made.clock.now() - 600.0
@@ -304,7 +304,7 @@ def test_an_inactive_mirror_is_a_note_with_the_command_that_makes_it_gate_again(
     assert summary.findings == ()
 
 
-def test_what_was_deactivated_for_one_repository_is_a_note_until_it_is_activated_again() -> None:
+def test_a_deactivation_for_one_repository_is_a_note_until_undone() -> None:
     made = Installation()
     made.ack(1)
     beta = Mirror(name="beta", state=MirrorState.ACTIVE, deactivated=(made.chain.repository, "0" * 32))
@@ -332,7 +332,7 @@ def test_a_setting_of_the_master_that_a_mirror_does_not_know_is_a_note() -> None
     assert make_summary(made.picture(), made.clock.now(), expected).notes == ()
 
 
-def test_notices_that_go_out_without_a_mirror_are_a_note_with_the_command_that_holds_them() -> None:
+def test_notices_without_a_mirror_are_a_note_with_the_command_to_hold() -> None:
     made = Installation()
     made.ack(3)
     made.write(ROSTER, KEY, Roster(mirrors=(ALPHA,), allow_empty=True))
@@ -379,7 +379,7 @@ def test_what_an_operator_paused_is_a_note_for_as_long_as_it_is_reported() -> No
     assert text not in "".join(summary.recent)
 
 
-def test_more_paused_subscriptions_than_a_report_names_are_notes_and_no_trouble() -> None:
+def test_more_paused_subscriptions_than_a_report_names_are_notes() -> None:
     made = Installation()
     made.ack(3)
     meant = [ServiceTrouble(text=f"subscription {each} is paused", since=0.0, is_meant=True) for each in range(25)]

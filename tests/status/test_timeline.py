@@ -120,7 +120,7 @@ def test_no_mirror_serves_an_event_before_its_commit() -> None:
     ) if step.mirror] == [None]  # fmt: skip
 
 
-def test_a_mirror_that_has_detached_the_repository_says_why_and_since_when() -> None:
+def test_a_mirror_that_detached_the_repository_says_why_and_since_when() -> None:
     installation = prepare(noticed=2)
     ack = replace(installation.chain.ack("alpha", 2), detached="locked", note="locked by vm/1:2")
     ack = replace(ack, detached_since=installation.clock.now())
@@ -131,7 +131,7 @@ def test_a_mirror_that_has_detached_the_repository_says_why_and_since_when() -> 
     assert level.text == f"alpha: not applied (applied 2, serving 2, detached: locked ({since}): locked by vm/1:2)"
 
 
-def test_a_notice_names_the_mirrors_and_the_silent_aggregator_that_it_waits_for() -> None:
+def test_a_notice_names_the_mirrors_and_the_aggregator_it_waits_for() -> None:
     installation = prepare(noticed=2)
     installation.ack(2)
     installation.write("roster", "roster", Roster(mirrors=(active("alpha"), active("gamma"))))
@@ -140,7 +140,7 @@ def test_a_notice_names_the_mirrors_and_the_silent_aggregator_that_it_waits_for(
     assert "; waits for the aggregator (silent for " in last
 
 
-def test_a_notice_does_not_wait_for_a_mirror_that_applied_an_event_which_is_not_released() -> None:
+def test_a_notice_does_not_wait_for_a_mirror_with_an_unreleased_event() -> None:
     installation = prepare(noticed=2)
     repository = installation.chain.repository
     installation.write("roster", "roster", Roster(mirrors=(active("alpha"), active("gamma"))))
@@ -156,7 +156,7 @@ def test_a_notice_does_not_wait_for_a_mirror_that_applied_an_event_which_is_not_
     assert last.endswith("; waits for the aggregator (silent for 42 s)")
 
 
-def test_a_notice_of_a_released_event_waits_for_the_mirrors_that_do_not_serve_it() -> None:
+def test_a_notice_of_a_released_event_waits_for_mirrors_not_serving_it() -> None:
     installation = prepare(noticed=2)
     repository = installation.chain.repository
     installation.write("state", repository, replace(installation.state, released=3))

@@ -39,7 +39,7 @@ def test_nothing_is_said_of_topics_as_they_were_created() -> None:
     assert texts(picture_of()) == []
 
 
-def test_missing_topics_are_critical_and_named_with_the_command_that_makes_them() -> None:
+def test_missing_topics_are_critical_with_the_command_that_makes_them() -> None:
     missing = {name: TopicComparison(name=name) for name in (EVENTS, PENDING)}
     assert texts(picture_of(pending=missing[PENDING])) == [
         "CRITICAL: the log lacks the topic pending; run: vcsreplicator topics create"
@@ -50,19 +50,19 @@ def test_missing_topics_are_critical_and_named_with_the_command_that_makes_them(
     ]
 
 
-def test_a_topic_that_the_acls_hide_is_not_called_missing_and_that_it_was_not_compared_is_said() -> None:
+def test_a_topic_that_the_acls_hide_is_not_called_missing() -> None:
     picture = picture_of(pending=TopicComparison(name=PENDING, is_shown=False))
     assert texts(picture) == []
     note = "topic pending: not compared, its settings are hidden by ACLs (docs/log.md, Access)"
     assert make_summary(picture, 0.0, Expectations()).notes == (note,)
 
 
-def test_a_log_of_an_older_release_has_one_finding_about_its_lack_of_reports() -> None:
+def test_a_log_of_an_older_release_has_one_finding_about_reports() -> None:
     picture = replace(picture_of(services=TopicComparison(name="services")), has_services=False)
     assert texts(picture) == []
 
 
-def test_a_topic_that_is_not_kept_by_key_is_critical_and_other_settings_are_for_the_verb_topics() -> None:
+def test_a_topic_that_is_not_kept_by_key_is_critical() -> None:
     policy = TopicDifference(setting="cleanup.policy", found="delete", needed="compact", is_must=True)
     other = TopicDifference(setting="retention.ms", found="1000", needed="-1", is_must=True)
     found = Topic(name=ROSTER)
@@ -74,7 +74,7 @@ def test_a_topic_that_is_not_kept_by_key_is_critical_and_other_settings_are_for_
     ]
 
 
-def test_settings_that_can_lose_or_delay_records_are_warnings_each_for_all_its_topics() -> None:
+def test_settings_that_can_lose_records_are_one_warning_each() -> None:
     def differing(name: str, *settings: tuple[str, str, str]) -> TopicComparison:
         differences = (
             TopicDifference(setting=s, found=f, needed=n, is_must=s != "segment.bytes") for s, f, n in settings
@@ -93,7 +93,7 @@ def test_settings_that_can_lose_or_delay_records_are_warnings_each_for_all_its_t
     ]
 
 
-def test_a_topic_that_keeps_records_for_a_moment_is_critical_and_one_with_a_short_retention_is_not() -> None:
+def test_a_topic_that_keeps_records_for_a_moment_is_critical() -> None:
     def kept(seconds: float) -> list[str]:
         found, remedies = Topic(name=NOTICES, retention=seconds), ("# other", "alter retention.ms=2592000000")
         return texts(picture_of(notices=TopicComparison(name=NOTICES, found=found, remedies=remedies)))
@@ -119,7 +119,7 @@ def test_partitions_that_are_not_used_are_a_note() -> None:
     assert texts(picture) == []
 
 
-def test_services_that_began_with_fewer_partitions_of_events_are_named_with_what_to_type() -> None:
+def test_services_that_began_with_fewer_partitions_are_named() -> None:
     events = TopicComparison(name=EVENTS, found=Topic(name=EVENTS, partitions=20))
     picture = picture_of(events=events)
     for name, count in (("alpha", 16), ("beta", 20), ("gone", 16), ("unknown", 0)):

@@ -196,7 +196,7 @@ SEEDED = {
         replace(BETA, state=MirrorState.JOINING, joined={"0": 3}),
     ],
 )
-def test_a_mirror_that_gates_nothing_is_in_no_proof_and_need_apply_nothing(beta: Mirror) -> None:
+def test_a_mirror_that_gates_nothing_is_in_no_proof(beta: Mirror) -> None:
     steps = [one for one in with_roster(roster(ALPHA, beta))(good()) if one.who != "beta"]
     alone = [replace(one, proof=("alpha",)) if one.kind is Kind.NOTICED else one for one in steps]
     assert check(alone).violations == []

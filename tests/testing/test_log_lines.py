@@ -10,7 +10,7 @@ from hgext.vcsreplicator.service import configure_logging
 from testing.log_lines import write_every_line
 
 
-def test_a_test_sees_lines_of_every_level_after_a_service_ran_in_its_process() -> None:
+def test_a_test_sees_every_line_after_a_service_ran_in_its_process() -> None:
     configure_logging("listen")
     written = io.StringIO()
     write_every_line(written)

@@ -289,7 +289,7 @@ def test_a_broker_that_a_test_gives_back_has_nothing_of_it(own_service: Callable
 
 @pytest.mark.slow
 @pytest.mark.services
-def test_a_rabbitmq_that_a_test_gave_back_stands_still_and_works_when_it_is_lent_again() -> None:
+def test_a_returned_rabbitmq_stands_still_until_it_is_lent_again() -> None:
     with Keeper({"rabbitmq": RabbitMQ}):
         with own(RabbitMQ) as broker, Connection(broker.url) as connection:
             connection.SimpleQueue("left").put("value")
@@ -307,7 +307,7 @@ def test_a_rabbitmq_that_a_test_gave_back_stands_still_and_works_when_it_is_lent
 
 @pytest.mark.slow
 @pytest.mark.services
-def test_a_kafka_that_a_test_gives_back_has_nothing_of_it_and_works_when_it_is_lent_again() -> None:
+def test_a_returned_kafka_is_empty_and_works_when_it_is_lent_again() -> None:
     with Keeper({"kafka": Kafka}):
         with own(Kafka) as broker, open_log(broker.url, creates=True) as log:
             log.create(topics(partitions=1))

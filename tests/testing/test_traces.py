@@ -36,7 +36,7 @@ def test_no_relay():
 """
 
 
-def test_variables_of_mercurial_end_with_the_test_or_the_module_whose_fixture_set_them(tmp_path: Path) -> None:
+def test_variables_of_mercurial_end_with_the_test_or_module(tmp_path: Path) -> None:
     (tmp_path / "test_first.py").write_text(FIRST)
     (tmp_path / "test_second.py").write_text(SECOND)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "-p", "no:cacheprovider", str(tmp_path)]

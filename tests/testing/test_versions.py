@@ -46,7 +46,7 @@ def test_every_mercurial_has_what_our_extensions_wrap(version: str) -> None:
 
 
 @pytest.mark.processes
-def test_a_mercurial_on_which_replication_is_not_tested_opens_no_repository(tmp_path: Path) -> None:
+def test_a_mercurial_that_is_not_tested_opens_no_repository(tmp_path: Path) -> None:
     (tmp_path / "hgrc").write_text(
         "[extensions]\n*:required = yes\npushlog =\nvcsreplicator =\n[vcsreplicator]\nrole = mirror\n"
     )

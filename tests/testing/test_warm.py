@@ -183,7 +183,7 @@ def run_python(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
         (("-E",), {}, {}, False),
     ],
 )
-def test_a_caller_to_whom_a_warm_program_would_be_another_gets_the_real_one(
+def test_a_caller_whose_program_is_no_warm_one_gets_the_real_one(
     words: tuple[str, ...], more: dict[str, str], options: dict[str, int], is_warm: bool
 ) -> None:
     done = run_python(*words, "-c", NAME_PARENT, env={**os.environ, **more}, **options)
@@ -210,7 +210,7 @@ def test_a_caller_without_a_standard_stream_gets_the_real_program(closed: str, t
     assert "testing.warm_hg" in run_python("-c", NAME_PARENT).stdout
 
 
-def test_a_command_that_a_signal_ended_did_not_succeed_though_its_caller_ignores_the_signal() -> None:
+def test_a_command_that_a_signal_ended_did_not_succeed() -> None:
     code = "import os, signal; signal.signal(signal.SIGTERM, signal.SIG_DFL); os.kill(os.getpid(), signal.SIGTERM)"
     assert run_in_shell('trap "" TERM; exec "$0" -c "$1"', code).returncode == -signal.SIGTERM
 
@@ -224,7 +224,7 @@ def test_a_caller_that_is_gone_before_it_asked_ends_no_other(tmp_path: Path) -> 
     assert "testing.warm_hg" in run_python("-c", NAME_PARENT).stdout
 
 
-def test_variables_of_any_length_decide_whether_a_caller_is_given_a_warm_program(tmp_path: Path) -> None:
+def test_variables_of_any_length_decide_about_a_warm_program(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": "/nowhere" * 3000}
     link_clients(tmp_path, str(Path(shared_hg()).with_name("socket")), environment, read_umask())
     for given, is_warm in ((environment, True), ({**environment, "PYTHONPATH": "/nowhere"}, False)):
@@ -260,7 +260,7 @@ def test_a_daemon_of_a_warm_hg_is_warm_too_and_lives_on(tmp_path: Path, option: 
         eventually(lambda: socket.create_connection(("127.0.0.1", port)).close())
 
 
-def test_a_command_with_an_option_of_daemons_and_no_daemon_ends_with_all_it_started(tmp_path: Path) -> None:
+def test_a_command_with_a_daemons_option_ends_with_all_it_started(tmp_path: Path) -> None:
     hg = shared_hg(os.environ)
     subprocess.run([hg, "init", tmp_path], check=True)
     commit = [hg, "--cwd", tmp_path, "commit", "-d", "0 0", "-m", "one", "--config", "ui.allowemptycommit=yes"]

@@ -32,7 +32,7 @@ def test_the_header_is_that_of_the_golden_file() -> None:
     assert read_connection(connection_headers(WHOLE)) == WHOLE
 
 
-def test_an_entry_of_the_outbox_without_a_connection_has_the_bytes_it_always_had() -> None:
+def test_an_entry_without_a_connection_has_the_bytes_it_always_had() -> None:
     entry = Entry(event=EVENT, needs=MirrorNeeds.NOTHING)
     assert "connection" not in json.loads(to_json(entry))
     assert from_json(Entry, to_json(entry)).connection is None

@@ -20,13 +20,11 @@ def test_without_luck_the_delays_double() -> None:
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True))
-def test_what_was_away_is_tried_at_least_every_two_seconds_after_an_outage_of_any_length(
-    attempt: int, chance: float
-) -> None:
+def test_what_was_away_is_tried_every_two_seconds_at_least(attempt: int, chance: float) -> None:
     assert 0 < RECONNECT.delay(attempt, chance) <= 2.0
 
 
-def test_where_another_broker_takes_over_no_attempt_comes_later_than_a_twentieth_of_the_outage() -> None:
+def test_where_another_broker_takes_over_no_attempt_comes_too_late() -> None:
     passed = 0.0
     for attempt in range(1, 500):
         delay = FAILOVER.delay(attempt, 0.999)

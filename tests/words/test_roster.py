@@ -94,7 +94,7 @@ def test_each_verb_moves_a_mirror_or_is_refused_with_its_state(verb: Verb, state
         assert state.value in refused(before, request(verb))
 
 
-def test_only_active_and_joining_mirrors_that_carry_and_are_no_backup_gate() -> None:
+def test_only_mirrors_that_carry_and_are_no_backup_gate() -> None:
     everything = Roster(
         mirrors=(
             Mirror(name="active", state=MirrorState.ACTIVE),
@@ -121,7 +121,7 @@ def test_deactivating_one_repository_leaves_the_others_gated() -> None:
 
 
 @pytest.mark.parametrize("verb", [Verb.DEACTIVATE, Verb.ACTIVATE])
-def test_a_removed_mirror_is_neither_deactivated_nor_activated_for_one_repository(verb: Verb) -> None:
+def test_a_removed_mirror_has_no_decisions_for_one_repository(verb: Verb) -> None:
     removed = with_alpha(MirrorState.REMOVED, deactivated=(REPOSITORY,) if verb is Verb.ACTIVATE else ())
     assert "is removed" in refused(removed, request(verb, repository=REPOSITORY))
 
@@ -160,7 +160,7 @@ def test_a_request_that_makes_no_sense_is_refused_in_words(asked: RosterRequest,
     assert complaint in refused(with_alpha(MirrorState.ACTIVE), asked)
 
 
-def test_a_decision_is_remembered_with_who_and_why_and_old_ones_are_forgotten() -> None:
+def test_a_decision_is_remembered_with_who_and_why_for_a_time() -> None:
     roster = Roster(version=2)
     for number in range(rosters.RECENT + 5):
         one = RosterRequest(id=str(number), verb=Verb.JOIN, mirror="x", who="dana", time=1.0, reason="because")
@@ -188,7 +188,7 @@ KEY, SECOND, THIRD = (f"x25519:{letter * 43}=" for letter in "ABC")
 KEYED = Roster(version=3, aggregator_keys=("x25519:" + "D" * 43 + "=",))
 
 
-def test_a_mirror_has_an_epoch_from_its_first_key_until_its_last_is_removed() -> None:
+def test_a_mirror_has_an_epoch_from_its_first_key_to_its_last() -> None:
     [first] = decided(KEYED, request(Verb.ADD, key=KEY)).mirrors
     assert (first.keys, first.epoch) == ((KEY,), 4)
     roster = rosters.with_sealed_from(decided(KEYED, request(Verb.ADD), request(Verb.ADD_KEY, key=KEY)), "alpha", 7)

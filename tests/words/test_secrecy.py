@@ -50,9 +50,7 @@ IN_URL = [
 
 
 @pytest.mark.parametrize(("text", "complaint"), [*PLAIN, *IN_URL])
-def test_what_gives_something_away_is_refused_with_file_key_and_what_to_write(
-    tmp_path: Path, text: str, complaint: str
-) -> None:
+def test_what_gives_something_away_is_refused_with_file_and_key(tmp_path: Path, text: str, complaint: str) -> None:
     file = written(tmp_path, text)
     with pytest.raises(BadConfig) as caught:
         load(file)
@@ -78,7 +76,7 @@ def test_what_gives_something_away_is_refused_with_file_key_and_what_to_write(
         SQLITE + '[public.urls]\n"" = "http://hg.example/"',
     ],
 )
-def test_loopback_tls_and_public_names_are_fine_in_a_file_that_all_may_read(tmp_path: Path, text: str) -> None:
+def test_loopback_tls_and_public_names_are_fine_in_a_readable_file(tmp_path: Path, text: str) -> None:
     load(written(tmp_path, text, 0o644))
 
 

@@ -29,7 +29,7 @@ def test_a_fault_is_one_line_and_a_traceback() -> None:
     [Unavailable("no broker"), MalformedEvent("no frame"), MemoryError(), OSError(errno.ENOSPC, "no room")],
     ids=lambda error: type(error).__name__,
 )
-def test_what_was_foreseen_and_what_the_machine_is_short_of_is_no_fault_of_the_record(error: Exception) -> None:
+def test_what_was_foreseen_or_is_the_machines_is_no_fault_of_a_record(error: Exception) -> None:
     assert fault(raised(error)) is None
 
 

@@ -75,9 +75,7 @@ def test_no_proof_says_that_a_mirror_served_before_it_applied() -> None:
 
 @pytest.mark.parametrize("at", [2, 3], ids=["in the queue", "the newest"])
 @pytest.mark.parametrize("lie", [{"digest": "f" * 64}, {"event": "f" * 32}], ids=["digest", "event"])
-def test_an_ack_that_names_another_event_or_digest_counts_for_nothing_and_is_set_aside(
-    at: int, lie: dict[str, str]
-) -> None:
+def test_an_ack_of_another_event_or_digest_is_set_aside(at: int, lie: dict[str, str]) -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
     fed.event(*chain.take(3))
     fed.ack(replace(chain.ack("alpha", at), **lie))  # type: ignore[arg-type]
@@ -102,7 +100,7 @@ def test_an_ack_beyond_the_newest_known_event_counts_for_nothing() -> None:
     assert fed.commit() == [1, 2, 3, 4]
 
 
-def test_an_ack_that_comes_before_its_event_counts_as_soon_as_that_is_known() -> None:
+def test_an_ack_before_its_event_counts_as_soon_as_that_is_known() -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
     events = chain.take(3)
     fed.ack(chain.ack("alpha", 3))
@@ -113,7 +111,7 @@ def test_an_ack_that_comes_before_its_event_counts_as_soon_as_that_is_known() ->
     assert fed.errors == []
 
 
-def test_an_ack_that_came_before_its_event_and_names_another_one_counts_for_nothing() -> None:
+def test_an_early_ack_that_names_another_event_counts_for_nothing() -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
     events = chain.take(2)
     fed.ack(replace(chain.ack("alpha", 2), event="f" * 32))
@@ -129,7 +127,7 @@ def test_serving_beyond_what_is_applied_makes_no_mirror_level() -> None:
     assert [repository.is_caught_up("alpha", released) for released in (1, 2, 3)] == [True, False, False]
 
 
-def test_an_ack_and_a_beat_of_a_newer_mirror_count_by_what_is_known_of_them() -> None:
+def test_an_ack_and_a_beat_of_a_newer_mirror_count_by_what_is_known() -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
     fed.event(chain.next())
     beat = MirrorHeartbeat(mirror="alpha", time=1.0, positions={}, version="9")
@@ -191,7 +189,7 @@ def test_what_is_announced_at_once_is_never_stored_as_pending() -> None:
     assert PENDING not in {message.topic for message in fed.aggregation.batch().messages}
 
 
-def test_one_transaction_announces_no_more_than_its_limit_and_the_rest_follows() -> None:
+def test_one_transaction_announces_no_more_than_its_limit() -> None:
     fed, chain = FedAggregation("alpha", limit=3), Chain("x")
     fed.event(*chain.take(7))
     fed.ack(chain.ack("alpha", 7))
@@ -278,7 +276,7 @@ def test_another_event_with_a_known_sequence_is_a_fork_and_moves_nothing(seq: in
     assert fed.commit() == [1, 2, 3, 4]
 
 
-def test_a_successor_of_an_unknown_event_is_a_fork_and_so_is_all_that_follows_it() -> None:
+def test_a_successor_of_an_unknown_event_and_all_after_it_are_forks() -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
     fed.event(*chain.take(1))
     fork = chain.next(previous="f" * 32)
@@ -340,7 +338,7 @@ class Upgrade:
         monkeypatch.setattr(wire, "VERSION", 2)
 
 
-def test_an_event_of_a_newer_version_holds_back_its_repository_and_no_other() -> None:
+def test_an_event_of_a_newer_version_holds_back_its_repository_alone() -> None:
     fed, chain, other = FedAggregation("alpha"), Chain("x"), Chain("y")
     chain.take(2)
     fed.event(*chain.events, *other.take(1))
@@ -356,7 +354,7 @@ def test_an_event_of_a_newer_version_holds_back_its_repository_and_no_other() ->
     assert fed.aggregation.held == 2
 
 
-def test_a_level_at_an_event_of_a_newer_version_counts_once_that_event_comes() -> None:
+def test_a_level_at_an_event_of_a_newer_version_counts_once_it_comes() -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
     fed.event(*chain.take(2))
     newer = chain.next(version=2)
@@ -398,7 +396,7 @@ def test_what_a_newer_aggregator_took_is_kept_by_an_older_one(monkeypatch: pytes
     assert fed.commit() == [2, 3]
 
 
-def test_what_was_kept_for_a_newer_aggregator_is_taken_in_transactions_of_bounded_size(
+def test_what_was_kept_for_a_newer_aggregator_goes_in_bounded_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
@@ -496,7 +494,7 @@ def test_a_repository_created_again_at_a_path_is_another_one() -> None:
     assert (fed.state(old).noticed, fed.state(new).noticed) == (2, 1)
 
 
-def test_after_a_rename_the_mirrors_of_the_new_path_gate_even_what_came_before() -> None:
+def test_mirrors_of_the_new_path_gate_even_what_came_before_a_rename() -> None:
     rules = Rules(include=("path:old",))
     fed, chain = FedAggregation("alpha", Mirror(name="beta", state=MirrorState.ACTIVE, rules=rules)), Chain("old")
     fed.event(chain.next(), chain.next())
@@ -538,7 +536,7 @@ def test_an_act_is_released_when_everything_before_it_is_announced(act: str) -> 
     assert fed.commit() == [3]
 
 
-def test_an_act_does_not_wait_for_a_mirror_that_cannot_serve_what_is_before_it_alone() -> None:
+def test_an_act_does_not_wait_for_a_mirror_that_cannot_serve_it_alone() -> None:
     fed, chain = FedAggregation("alpha", "beta"), Chain("x")
     fed.event(*chain.take(2), renamed(chain, "y"), *chain.take(1))
     fed.ack(chain.ack("alpha", 4, 2), replace(chain.ack("beta", 4, 0), floor=2))
@@ -552,7 +550,7 @@ def test_an_act_does_not_wait_for_a_mirror_that_cannot_serve_what_is_before_it_a
 
 
 @pytest.mark.parametrize("leaves", ["deletion", "rename"])
-def test_all_notices_of_a_repository_come_before_its_successor_at_the_path_is_released(leaves: str) -> None:
+def test_all_notices_of_a_repository_precede_its_successors_release(leaves: str) -> None:
     fed, former, successor = FedAggregation("alpha", "beta"), Chain("x"), Chain("x", generation=2)
     fed.event(*former.take(2))
     fed.event(renamed(former, "y") if leaves == "rename" else former.next(Type.DELETED))
@@ -570,7 +568,7 @@ def test_all_notices_of_a_repository_come_before_its_successor_at_the_path_is_re
     assert fed.state(successor).released == 2
 
 
-def test_a_successor_that_arrives_first_waits_for_the_deletion_but_not_for_ever() -> None:
+def test_a_successor_that_arrives_first_waits_for_the_deletion_a_while() -> None:
     fed, former, successor = FedAggregation("alpha"), Chain("x"), Chain("x", generation=2)
     fed.event(*former.take(1), *successor.take(1))
     fed.ack(former.ack("alpha", 1), successor.ack("alpha", 1, 0))
@@ -584,7 +582,7 @@ def test_a_successor_that_arrives_first_waits_for_the_deletion_but_not_for_ever(
     assert fed.state(successor).released == 1
 
 
-def test_a_successor_waits_on_while_events_of_the_one_before_it_still_come_or_wait() -> None:
+def test_a_successor_waits_on_while_its_predecessor_has_events() -> None:
     fed, former, successor = FedAggregation("alpha"), Chain("x"), Chain("x", generation=2)
     fed.event(*former.take(1), *successor.take(1))
     fed.ack(former.ack("alpha", 1), successor.ack("alpha", 1, 0))
@@ -601,7 +599,7 @@ def test_a_successor_waits_on_while_events_of_the_one_before_it_still_come_or_wa
     assert (fed.state(former).noticed, fed.state(successor).released) == (2, 1)
 
 
-def test_a_repository_that_comes_back_waits_for_the_one_there_meanwhile_which_waits_for_none() -> None:
+def test_a_returning_repository_waits_for_the_one_that_took_its_path() -> None:
     fed, first, second = FedAggregation("alpha"), Chain("x"), Chain("x", generation=2)
     fed.event(*first.take(1), renamed(first, "y"))
     fed.event(*second.take(1), second.next(Type.DELETED))
@@ -632,7 +630,7 @@ def test_what_an_adopted_history_replaced_holds_no_successor() -> None:
     assert (fed.state(new).noticed, fed.state(successor).noticed) == (1, 1)
 
 
-def test_a_successor_whose_history_is_adopted_before_its_creation_was_released_waits_too() -> None:
+def test_a_successor_adopted_before_its_creation_was_released_waits_too() -> None:
     fed, former = FedAggregation("alpha"), Chain("x")
     old, new = Chain("x", generation=2), Chain("x", generation=2, incarnation=2)
     new.repository = old.repository
@@ -671,7 +669,7 @@ def adopted(chain: Chain) -> Event:
     return chain.next(Type.SYNC, detail={"reason": "adopted"})
 
 
-def test_an_adopted_history_starts_over_and_what_was_not_announced_is_recorded() -> None:
+def test_an_adoption_starts_over_and_records_what_was_not_announced() -> None:
     fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
     fed.event(*old.take(3))
     fed.ack(old.ack("alpha", 2, 1))
@@ -687,7 +685,7 @@ def test_an_adopted_history_starts_over_and_what_was_not_announced_is_recorded()
     assert fed.commit() == [1]
 
 
-def test_public_sequence_and_previous_go_on_over_adopted_histories_and_restarts() -> None:
+def test_public_sequence_and_previous_go_on_over_adoptions_and_restarts() -> None:
     histories = [Chain("x", incarnation=number) for number in (1, 2, 3)]
     fed = FedAggregation("alpha")
     for chain in histories:
@@ -701,7 +699,7 @@ def test_public_sequence_and_previous_go_on_over_adopted_histories_and_restarts(
     assert [notice.previous["changegroup.1"] for notice in told] == [None, *(notice.event.id for notice in told[:-1])]
 
 
-def test_what_every_mirror_served_is_announced_before_an_adopted_history_begins() -> None:
+def test_what_every_mirror_served_is_announced_before_an_adoption() -> None:
     fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
     fed.event(*old.take(2))
     fed.ack(old.ack("alpha", 2))
@@ -710,7 +708,7 @@ def test_what_every_mirror_served_is_announced_before_an_adopted_history_begins(
     assert not fed.errors
 
 
-def test_a_level_of_another_digest_lets_nothing_go_when_its_event_is_overtaken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_level_of_another_digest_lets_nothing_go_when_overtaken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outgoing, "BATCH_BYTES", 4_000)
     fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
     fed.event(*old.take(20))
@@ -722,7 +720,7 @@ def test_a_level_of_another_digest_lets_nothing_go_when_its_event_is_overtaken(m
 
 
 @pytest.mark.parametrize("broken", [1, 2, 3])
-def test_an_adopted_history_begins_though_an_event_before_it_cannot_be_read(broken: int) -> None:
+def test_an_adopted_history_begins_though_an_event_before_is_unreadable(broken: int) -> None:
     fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
     fed.event(*old.take(3))
     fed.commit()
@@ -734,7 +732,7 @@ def test_an_adopted_history_begins_though_an_event_before_it_cannot_be_read(brok
     assert sorted(error.reason.startswith("x: event") for error in fed.errors) == [False, True, True]
 
 
-def test_what_every_mirror_served_is_announced_before_an_adoption_in_any_number_of_transactions() -> None:
+def test_what_all_served_is_announced_before_an_adoption_in_any_steps() -> None:
     fed, old, new = FedAggregation("alpha", limit=2), Chain("x"), Chain("x", incarnation=2)
     fed.event(*old.take(5))
     fed.ack(old.ack("alpha", 5))
@@ -744,7 +742,7 @@ def test_what_every_mirror_served_is_announced_before_an_adoption_in_any_number_
     assert not fed.errors
 
 
-def test_an_adoption_behind_what_a_newer_aggregator_stored_waits_for_that_one_and_drops_nothing(
+def test_an_adoption_behind_a_newer_aggregators_waits_and_drops_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
@@ -759,7 +757,7 @@ def test_an_adoption_behind_what_a_newer_aggregator_stored_waits_for_that_one_an
 
 
 @pytest.mark.parametrize("served", [0, 30, 100])
-def test_an_adopted_history_replaces_a_long_queue_in_transactions_of_bounded_size(
+def test_an_adoption_replaces_a_long_queue_in_bounded_transactions(
     monkeypatch: pytest.MonkeyPatch, served: int
 ) -> None:
     monkeypatch.setattr(outgoing, "BATCH_BYTES", 10_000)
@@ -777,7 +775,7 @@ def test_an_adopted_history_replaces_a_long_queue_in_transactions_of_bounded_siz
 
 
 @pytest.mark.parametrize("written", ends(range(1, 16)))
-def test_a_kill_while_an_adopted_history_replaces_a_long_queue_costs_and_repeats_nothing(
+def test_a_kill_while_an_adoption_replaces_a_long_queue_repeats_nothing(
     monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
     monkeypatch.setattr(outgoing, "BATCH_BYTES", 10_000)
@@ -801,7 +799,7 @@ def test_a_kill_while_an_adopted_history_replaces_a_long_queue_costs_and_repeats
     assert fed.topics[PENDING] == {}
 
 
-def test_what_mirrors_serve_after_a_kill_in_an_adoption_is_announced_without_a_hole(
+def test_what_mirrors_serve_after_a_kill_in_an_adoption_has_no_hole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(outgoing, "BATCH_BYTES", 10_000)
@@ -821,7 +819,7 @@ def test_what_mirrors_serve_after_a_kill_in_an_adoption_is_announced_without_a_h
     assert sorted(error.offset + 1 for error in fed.errors) == list(range(len(told) + 1, 101))
 
 
-def test_an_adoption_that_was_kept_for_a_newer_aggregator_takes_transactions_of_bounded_size_too(
+def test_a_kept_adoption_takes_bounded_transactions_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(outgoing, "BATCH_BYTES", 10_000)
@@ -910,7 +908,7 @@ def test_what_is_released_after_the_joining_does_not_delay_it() -> None:
     assert fed.aggregation.roster.mirrors[1].state is MirrorState.ACTIVE
 
 
-def test_a_repository_that_is_deleted_meanwhile_does_not_keep_a_backup_joining() -> None:
+def test_a_repository_deleted_meanwhile_does_not_keep_a_backup_joining() -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
     fed.event(*chain.take(2))
     fed.ack(chain.ack("alpha", 2))
@@ -923,7 +921,7 @@ def test_a_repository_that_is_deleted_meanwhile_does_not_keep_a_backup_joining()
     assert fed.aggregation.roster.mirrors[1].state is MirrorState.ACTIVE
 
 
-def test_a_deletion_that_waits_for_another_mirror_does_not_keep_a_mirror_joining() -> None:
+def test_a_deletion_that_waits_elsewhere_does_not_keep_a_mirror_joining() -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
     fed.event(*chain.take(2), chain.next(Type.DELETED))
     fed.ack(chain.ack("alpha", 2))
@@ -935,7 +933,7 @@ def test_a_deletion_that_waits_for_another_mirror_does_not_keep_a_mirror_joining
     assert fed.commit() == [3]
 
 
-def test_a_repository_renamed_out_of_its_rules_does_not_keep_a_mirror_joining() -> None:
+def test_a_repository_outside_its_rules_does_not_keep_a_mirror_joining() -> None:
     fed, chain = FedAggregation("alpha"), Chain("kept/x")
     fed.event(*chain.take(2))
     fed.ack(chain.ack("alpha", 2))
@@ -948,7 +946,7 @@ def test_a_repository_renamed_out_of_its_rules_does_not_keep_a_mirror_joining() 
     assert fed.aggregation.roster.mirrors[1].state is MirrorState.ACTIVE
 
 
-def test_an_adopted_history_that_is_shorter_does_not_keep_a_mirror_joining() -> None:
+def test_a_shorter_adopted_history_does_not_keep_a_mirror_joining() -> None:
     fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
     fed.event(*old.take(3))
     fed.ack(old.ack("alpha", 3))
@@ -962,7 +960,7 @@ def test_an_adopted_history_that_is_shorter_does_not_keep_a_mirror_joining() -> 
     assert beta.state is MirrorState.ACTIVE
 
 
-def test_a_mirror_filled_beyond_what_is_released_replaces_the_only_one_that_was_there() -> None:
+def test_a_mirror_filled_beyond_the_release_replaces_the_only_other() -> None:
     """It cannot show an earlier event than the one that it was filled at, and nothing is released before it gates."""
     fed, chain = FedAggregation("alpha"), Chain("x")
     fed.event(*chain.take(3))
@@ -1035,7 +1033,7 @@ def test_rules_that_carry_more_make_its_notices_wait() -> None:
     assert fed.commit() == []
 
 
-def test_the_levels_of_a_removed_mirror_are_forgotten_because_it_may_come_back_empty() -> None:
+def test_the_levels_of_a_removed_mirror_are_forgotten() -> None:
     fed, chain = FedAggregation("alpha", inactive("beta")), Chain("x")
     fed.event(*chain.take(1))
     fed.ack(chain.ack("alpha", 1), chain.ack("beta", 1))
@@ -1050,7 +1048,7 @@ def test_the_levels_of_a_removed_mirror_are_forgotten_because_it_may_come_back_e
     assert fed.aggregation.roster.mirrors[1].state is MirrorState.JOINING
 
 
-def test_what_a_mirror_said_while_it_was_removed_does_not_count_when_it_is_added_again() -> None:
+def test_what_a_removed_mirror_said_does_not_count_once_it_is_back() -> None:
     fed, chain = FedAggregation("alpha", inactive("beta")), Chain("x")
     fed.event(*chain.take(1))
     fed.ask(Verb.REMOVE, "beta")
@@ -1066,7 +1064,7 @@ def test_what_a_mirror_said_while_it_was_removed_does_not_count_when_it_is_added
 
 
 @pytest.mark.parametrize("written", ends([None, 1, 2, 3]))
-def test_the_levels_of_a_removed_mirror_are_forgotten_in_transactions_of_bounded_size(
+def test_the_levels_of_a_removed_mirror_go_in_bounded_transactions(
     monkeypatch: pytest.MonkeyPatch, written: int | None
 ) -> None:
     """Killed after any of them (`written`), the mirror is not yet removed, and the rest goes when it is."""
@@ -1093,7 +1091,7 @@ def test_the_levels_of_a_removed_mirror_are_forgotten_in_transactions_of_bounded
     assert fed.aggregation.roster.mirrors[1].state is MirrorState.REMOVED
 
 
-def test_what_one_decision_of_the_operator_lets_go_is_released_in_transactions_of_bounded_size(
+def test_what_an_operator_lets_go_is_released_in_bounded_transactions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(outgoing, "BATCH_STATES", 20)
@@ -1179,7 +1177,7 @@ def test_a_restart_takes_no_release_back() -> None:
     assert fed.commit() == [1, 2, 3, 4]
 
 
-def test_a_pending_record_that_cannot_be_read_is_set_aside_and_does_not_stop_the_rest() -> None:
+def test_an_unreadable_pending_record_is_set_aside_and_stops_nothing() -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
     fed.event(*chain.take(3))
     fed.commit()
@@ -1191,7 +1189,7 @@ def test_a_pending_record_that_cannot_be_read_is_set_aside_and_does_not_stop_the
     assert not fed.topics[PENDING]
 
 
-def test_pending_records_that_cannot_be_read_are_set_aside_in_transactions_of_bounded_size(
+def test_unreadable_pending_records_are_set_aside_in_bounded_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
@@ -1242,7 +1240,7 @@ def test_a_silent_mirror_is_named_with_its_lag_and_what_it_holds() -> None:
     assert fed.aggregation.roster.mirrors[1].state is MirrorState.ACTIVE, "only an operator's word drops it"
 
 
-def test_notices_that_wait_while_pushes_go_on_are_an_alarm_that_names_who_holds_them() -> None:
+def test_notices_that_wait_while_pushes_go_on_are_an_alarm_with_names() -> None:
     fed, chain = FedAggregation("alpha", "beta"), Chain("x")
     for _ in range(7):
         fed.event(*chain.take(1))
@@ -1257,7 +1255,7 @@ def test_notices_that_wait_while_pushes_go_on_are_an_alarm_that_names_who_holds_
     ]
 
 
-def test_an_adopted_history_has_not_waited_since_an_event_of_the_same_number() -> None:
+def test_an_adopted_history_waits_anew_at_a_number_that_waited_before() -> None:
     fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
     fed.event(*old.take(1))
     assert alarms(fed.aggregation, survey(fed.aggregation, fed.silence, fed.now), 60.0) == ()
@@ -1286,7 +1284,7 @@ def test_what_is_not_released_is_held_by_who_has_not_applied_it_alone() -> None:
     }
 
 
-def test_the_lag_of_a_backup_counts_what_it_has_not_applied_after_the_notices_too() -> None:
+def test_the_lag_of_a_backup_counts_what_it_lacks_after_the_notices_too() -> None:
     backup = Mirror(name="backup", state=MirrorState.ACTIVE, role=MirrorRole.BACKUP)
     fed, chain = FedAggregation("alpha", backup, inactive("spare")), Chain("x")
     fed.event(*chain.take(3))
@@ -1297,7 +1295,7 @@ def test_the_lag_of_a_backup_counts_what_it_has_not_applied_after_the_notices_to
     assert found.unserved == {"alpha": 0, "backup": 0, "spare": 0}
 
 
-def test_no_lag_is_counted_of_what_a_mirror_leaves_out_or_was_deactivated_for() -> None:
+def test_no_lag_is_counted_of_what_a_mirror_leaves_out() -> None:
     chain, deleted = Chain("x"), Chain("y")
     fed = FedAggregation(
         Mirror(name="alpha", state=MirrorState.ACTIVE, deactivated=(chain.repository,)),
@@ -1337,7 +1335,7 @@ def replacing(chain: Chain, number: int) -> Chain:
     return other
 
 
-def test_the_release_of_a_history_releases_nothing_of_the_one_that_was_adopted() -> None:
+def test_the_release_of_a_history_releases_nothing_of_the_adopted_one() -> None:
     fed, old = FedAggregation("alpha"), Chain("x")
     fed.event(*old.take(5))
     fed.ack(old.ack("alpha", 5))
@@ -1365,7 +1363,7 @@ def test_every_history_that_was_replaced_is_known_for_good() -> None:
     assert fed.state(first).fork is None
 
 
-def test_a_repository_that_a_joining_mirror_is_deactivated_for_does_not_keep_it_from_becoming_active() -> None:
+def test_a_mirror_joins_without_a_repository_it_is_deactivated_for() -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
     fed.event(*chain.take(2))
     fed.ack(chain.ack("alpha", 2))
@@ -1385,7 +1383,7 @@ def standing(fed: FedAggregation, name: str) -> MirrorState:
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["in memory", "stored"])
-def test_the_mark_of_a_fork_stays_over_good_events_and_restarts_so_that_no_hole_is_bridged(*, restarted: bool) -> None:
+def test_the_mark_of_a_fork_outlasts_good_events_and_restarts(*, restarted: bool) -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
     fed.event(*chain.take(2))
     fork = replace(chain.events[1], id="f" * 32)

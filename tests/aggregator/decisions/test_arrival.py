@@ -15,7 +15,7 @@ def adoption(chain: Chain, replaces: str) -> Event:
     return chain.next(Type.SYNC, detail={"reason": "adopted", "replaces": replaces})
 
 
-def test_a_history_that_was_never_seen_is_retired_by_the_adoption_that_replaced_it() -> None:
+def test_an_unseen_history_is_retired_by_the_adoption_that_replaced_it() -> None:
     first, between, last = (Chain("x", incarnation=number) for number in (1, 2, 3))
     state = follow(None, first.next(), Arrival.FIRST, 1)
     state = follow(state, adoption(last, between.incarnation), Arrival.ADOPTED, 1)
@@ -29,7 +29,7 @@ def test_only_the_first_event_of_a_history_retires_others() -> None:
     assert follow(state, adoption(chain, identifier("another")), Arrival.NEXT, 1).retired == ()
 
 
-def test_an_adoption_replaces_neither_itself_nor_what_is_no_identifier_and_no_more_than_are_allowed() -> None:
+def test_an_adoption_replaces_neither_itself_nor_a_bad_identifier() -> None:
     chain, names = Chain("x"), [identifier(number) for number in range(MOST_REPLACED + 2)]
     assert replaced_incarnations(adoption(chain, " ".join(names))) == tuple(names[:MOST_REPLACED])
     assert replaced_incarnations(adoption(Chain("x"), f"{chain.incarnation} {names[0]}")) == (names[0],)
@@ -53,7 +53,7 @@ def notice_of(event: Event, *streams: str, roster: int = 1, base: int | None = N
 # Judging
 
 
-def test_an_adoption_of_other_histories_than_the_present_one_is_taken_unless_it_is_read_again() -> None:
+def test_an_adoption_of_other_histories_counts_unless_it_is_read_again() -> None:
     state, new = state_after(Chain("x").next()), Chain("x", incarnation=2)
     event = adoption(new, f"{identifier(1)} {identifier(2)}")
     assert judge(state, event, lambda seq: None) is Arrival.ADOPTED
@@ -61,13 +61,13 @@ def test_an_adoption_of_other_histories_than_the_present_one_is_taken_unless_it_
 
 
 @pytest.mark.parametrize("kind", [Type.RENAMED, Type.CHANGED])
-def test_only_a_creation_or_a_sync_adopts_a_history_whatever_other_events_say(kind: Type) -> None:
+def test_only_a_creation_or_a_sync_adopts_a_history(kind: Type) -> None:
     state = state_after(Chain("x").next())
     event = Chain("x", incarnation=2).next(kind, detail={"from": "adopted"})
     assert judge(state, event, lambda seq: None) is Arrival.FORK
 
 
-def test_what_did_not_fit_is_settled_by_the_first_event_of_an_adopted_history_alone() -> None:
+def test_what_did_not_fit_is_settled_by_an_adoptions_first_event_alone() -> None:
     plain, new = Chain("x"), Chain("x", incarnation=2)
     created = plain.next()
     adopting, next_one = adoption(new, plain.incarnation), new.next()
@@ -105,7 +105,7 @@ def test_a_state_that_was_lost_is_what_the_notice_says() -> None:
     assert state.streams == {"changegroup.1": event.id}
 
 
-def test_a_notice_takes_no_release_back_and_leaves_other_streams_and_what_the_repository_left_later() -> None:
+def test_a_notice_takes_no_release_back_and_leaves_other_streams_alone() -> None:
     chain = Chain("x")
     events = chain.take(5)
     stays = tuple(FormerPath(path=path, generation=1, until=until) for path, until in (("a", 3), ("b", 4), ("c", 5)))

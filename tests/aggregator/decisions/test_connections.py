@@ -22,7 +22,7 @@ def push(fed: FedAggregation, chain: Chain) -> None:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_notice_carries_the_connection_of_its_event_and_its_value_does_not(restarts: bool) -> None:
+def test_a_notice_carries_its_events_connection_outside_its_value(restarts: bool) -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
     push(fed, chain)
     fed.commit()

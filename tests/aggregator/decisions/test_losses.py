@@ -43,7 +43,7 @@ def joining(fed: FedAggregation, chain: Chain) -> Chain:
 
 
 @pytest.mark.parametrize("comes", ["in this life", "before a restart"])
-def test_a_joining_mirror_that_is_ahead_of_what_the_log_lost_becomes_active(comes: str) -> None:
+def test_a_joining_mirror_ahead_of_a_log_with_a_loss_becomes_active(comes: str) -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
     joining(fed, chain)
     fed.ack(chain.ack("beta", 4, 2))
@@ -53,9 +53,7 @@ def test_a_joining_mirror_that_is_ahead_of_what_the_log_lost_becomes_active(come
     assert state_of(fed, "beta") is MirrorState.ACTIVE
 
 
-def test_a_mirror_that_is_ahead_of_the_log_and_shows_less_than_was_announced_stays_joining_until_the_log_has_it() -> (
-    None
-):
+def test_a_mirror_ahead_of_the_log_that_shows_too_little_stays_joining() -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
     joining(fed, chain)
     fed.ack(chain.ack("beta", 4, 0))  # filled from the master: it can show nothing before event 4
@@ -67,7 +65,7 @@ def test_a_mirror_that_is_ahead_of_the_log_and_shows_less_than_was_announced_sta
     assert state_of(fed, "beta") is MirrorState.ACTIVE
 
 
-def test_a_level_ahead_of_the_log_in_another_history_makes_no_mirror_active() -> None:
+def test_a_level_ahead_of_the_log_in_another_history_activates_no_mirror() -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
     joining(fed, chain)
     fed.ack(replace(chain.ack("beta", 4, 2), incarnation="f" * 32))
@@ -75,7 +73,7 @@ def test_a_level_ahead_of_the_log_in_another_history_makes_no_mirror_active() ->
     assert state_of(fed, "beta") is MirrorState.JOINING
 
 
-def test_a_mirror_that_became_active_ahead_of_the_log_lets_nothing_go_by_that() -> None:
+def test_a_mirror_active_ahead_of_the_log_lets_nothing_go_by_that() -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
     joining(fed, chain)
     fed.ack(chain.ack("beta", 4, 2))
@@ -88,7 +86,7 @@ def test_a_mirror_that_became_active_ahead_of_the_log_lets_nothing_go_by_that() 
     assert fed.commit() == [3, 4]
 
 
-def test_a_mirror_that_was_ahead_of_the_log_can_be_removed_and_added_again() -> None:
+def test_a_mirror_that_was_ahead_of_the_log_can_be_removed_and_added() -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
     joining(fed, chain)
     fed.ack(chain.ack("beta", 4, 1))
@@ -103,7 +101,7 @@ def test_a_mirror_that_was_ahead_of_the_log_can_be_removed_and_added_again() -> 
 # A mirror is behind an adoption
 
 
-def test_a_level_of_the_history_that_an_adoption_replaced_is_not_ahead_of_the_log() -> None:
+def test_a_level_of_a_replaced_history_is_not_ahead_of_the_log() -> None:
     log = MemoryLog()
     log.create([Topic(name=EVENTS)])
     fed, old, new = FedAggregation("alpha", "beta"), Chain("x"), Chain("x", incarnation=2)
@@ -147,7 +145,7 @@ def test_reading_again_marks_no_fork_that_an_adoption_settled() -> None:
     assert fed.event(new.next()) == [RecordOutcome.TAKEN]  # a gap, not a fork
 
 
-def test_a_fork_behind_the_adoption_is_marked_when_it_is_read_again_or_for_the_first_time() -> None:
+def test_a_fork_behind_an_adoption_is_marked_whenever_it_is_read() -> None:
     fed = FedAggregation("alpha")
     old, new = forked_and_adopted(fed)
     fork = replace(new.events[1], id="f" * 32)
@@ -164,7 +162,7 @@ def test_a_fork_behind_the_adoption_is_marked_when_it_is_read_again_or_for_the_f
     assert (fed.state(new).fork, len(fed.errors)) == (fork.id, told)
 
 
-def test_a_gap_behind_a_fork_that_is_read_for_the_first_time_is_not_bridged() -> None:
+def test_a_gap_behind_a_fork_read_for_the_first_time_is_not_bridged() -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
     fed.event(*chain.take(2))
     fed.ack(chain.ack("alpha", 2))
@@ -219,7 +217,7 @@ def test_a_fork_that_is_read_again_waits_for_the_end_of_its_own_partition() -> N
         assert fed.state(chain).fork == marked
 
 
-def test_events_that_pending_lost_are_announced_at_once_and_leave_nothing_there() -> None:
+def test_events_that_pending_lost_are_announced_and_leave_nothing() -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
     fed.event(*chain.take(3))
     fed.write()
@@ -233,7 +231,7 @@ def test_events_that_pending_lost_are_announced_at_once_and_leave_nothing_there(
     assert fed.topics[PENDING] == {}
 
 
-def test_events_that_are_lost_count_as_announced_in_the_stored_state_at_once() -> None:
+def test_lost_events_count_as_announced_in_the_stored_state_at_once() -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
     fed.event(*chain.take(3))
     fed.commit()
@@ -251,7 +249,7 @@ def test_events_that_are_lost_count_as_announced_in_the_stored_state_at_once() -
 # Kept for a newer aggregator
 
 
-def test_an_event_of_a_newer_version_whose_key_is_no_identifier_is_set_aside_and_not_kept() -> None:
+def test_a_newer_versions_event_with_a_bad_key_is_set_aside() -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
     record = fed.record(EVENTS, "../x", wire.encode(chain.next(version=2)))
     assert fed.aggregation.events.take_again(record, fed.now) is RecordOutcome.UNKNOWN
@@ -260,7 +258,7 @@ def test_an_event_of_a_newer_version_whose_key_is_no_identifier_is_set_aside_and
     assert (fed.topics[PENDING], [error.key for error in fed.errors]) == ({}, ["../x"])
 
 
-def test_what_was_kept_for_a_newer_aggregator_behind_events_that_were_never_read_is_announced(
+def test_what_was_kept_behind_unread_events_is_announced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
@@ -277,7 +275,7 @@ def test_what_was_kept_for_a_newer_aggregator_behind_events_that_were_never_read
     assert (fed.topics[PENDING], fed.errors) == ({}, [])
 
 
-def test_what_was_kept_for_a_newer_aggregator_behind_a_loss_is_announced_and_the_loss_reported(
+def test_a_loss_before_what_was_kept_for_a_newer_aggregator_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
@@ -295,7 +293,7 @@ def test_what_was_kept_for_a_newer_aggregator_behind_a_loss_is_announced_and_the
     assert [error.reason.partition(" in ")[0] for error in fed.errors] == ["x: events before 4 are missing"]
 
 
-def test_what_was_passed_unread_behind_events_of_a_newer_version_is_kept_when_it_is_read_again(
+def test_what_passed_unread_behind_a_newer_version_is_kept_when_reread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
@@ -313,7 +311,7 @@ def test_what_was_passed_unread_behind_events_of_a_newer_version_is_kept_when_it
     assert (fed.topics[PENDING], fed.errors) == ({}, [])
 
 
-def test_an_event_of_a_newer_version_at_the_place_of_one_that_the_log_lost_is_kept_too() -> None:
+def test_a_newer_versions_event_in_place_of_a_lost_one_is_kept_too() -> None:
     fed, lost, other = FedAggregation("alpha"), Chain("x"), Chain("y")
     fed.event(lost.next(version=2))
     fed.commit()
@@ -324,7 +322,7 @@ def test_an_event_of_a_newer_version_at_the_place_of_one_that_the_log_lost_is_ke
     assert sorted(fed.topics[PENDING]) == sorted(f"{chain.repository}/0:0" for chain in (lost, other))  # type: ignore[type-var]
 
 
-def test_events_of_an_adopted_history_whose_adoption_was_passed_unread_are_no_forks() -> None:
+def test_events_of_a_history_whose_adoption_passed_unread_are_no_forks() -> None:
     fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
     fed.event(*old.take(2))
     fed.ack(old.ack("alpha", 2))
@@ -337,7 +335,7 @@ def test_events_of_an_adopted_history_whose_adoption_was_passed_unread_are_no_fo
     assert fed.errors == []
 
 
-def test_events_of_a_replaced_history_that_are_still_held_do_not_bring_it_back() -> None:
+def test_held_events_of_a_replaced_history_do_not_bring_it_back() -> None:
     fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
     fed.event(*old.take(2))
     fed.commit()

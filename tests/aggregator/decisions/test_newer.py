@@ -32,7 +32,7 @@ def test_a_record_that_is_met_again_is_written_once() -> None:
     assert [kept(newer, 6, is_again=True) for _ in range(2)] == [1, 0]
 
 
-def test_a_record_that_comes_first_is_written_whatever_the_log_had_at_its_place_before() -> None:
+def test_a_first_record_is_written_whatever_had_its_place_before() -> None:
     assert kept(loaded(5), 5, is_again=False) == 1
 
 

@@ -82,7 +82,7 @@ def errors(log: MemoryLog) -> list[ErrorRecord]:
 
 
 @pytest.mark.parametrize("where", ["judge", "follow"])
-def test_an_event_that_makes_the_aggregator_fail_is_set_aside_with_the_traceback_and_the_rest_goes_on(
+def test_an_event_that_fails_the_aggregator_is_set_aside_with_its_trace(
     log: MemoryLog, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     bad, good = Chain("bad"), Chain("good")
@@ -99,9 +99,7 @@ def test_an_event_that_makes_the_aggregator_fail_is_set_aside_with_the_traceback
     assert "events before 3 are missing" in gap.reason
 
 
-def test_a_level_that_makes_the_aggregator_fail_is_set_aside_once_and_counts_for_nothing(
-    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_level_that_fails_the_aggregator_is_set_aside_once(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
     bad, good = Chain("bad"), Chain("good")
     fail_for(monkeypatch, MirrorLevels, "_take_level", lambda _aggregation, _mirror, name, *_: name == bad.repository)
     send(log, [*bad.take(1), *good.take(1)])
@@ -117,9 +115,7 @@ def test_a_level_that_makes_the_aggregator_fail_is_set_aside_once_and_counts_for
     assert [(error.topic, error.key) for error in errors(log)] == [("acks", f"alpha/{bad.repository}")]
 
 
-def test_a_request_that_makes_the_aggregator_fail_is_set_aside_and_the_next_one_is_decided(
-    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_that_fails_the_aggregator_is_set_aside(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_for(monkeypatch, rosters, "decide", lambda _roster, request, **_: request.mirror == "bad")
     ask(log, Verb.ADD, "bad")
     ask(log, Verb.ADD, "good")
@@ -134,9 +130,7 @@ def names(log: MemoryLog) -> list[str]:
 
 
 @pytest.mark.parametrize("number", ["1e999", "-5", "9" * 400, "NaN"], ids=lambda text: f"{text[:5]} of {len(text)}")
-def test_numbers_without_bounds_in_any_record_stop_no_aggregator_and_no_start_of_one(
-    log: MemoryLog, number: str
-) -> None:
+def test_unbounded_numbers_in_any_record_stop_no_aggregator_and_no_start(log: MemoryLog, number: str) -> None:
     good, bad = Chain("good"), Chain("bad")
     send(log, good.take(1))
     acknowledge(log, good)
@@ -169,9 +163,7 @@ def with_time(value: bytes, number: str) -> bytes:
     return wire.MAGIC + struct.pack(">I", len(text) - 8) + text[8:]
 
 
-def test_a_repository_whose_decisions_fail_stands_still_and_nothing_of_it_is_announced_and_others_go_on(
-    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repository_whose_decisions_fail_stands_still_alone(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
     bad, good = Chain("bad"), Chain("good")
 
     def is_bad(repository: Repository, held: HeldEvent, *_: object) -> bool:

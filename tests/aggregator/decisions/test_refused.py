@@ -27,7 +27,7 @@ def refuse(fed: FedAggregation, chain: Chain, *, topic: str = NOTICES) -> None:
         repository.is_refused |= repository.id == chain.repository
 
 
-def test_no_stored_position_passes_an_event_that_waits_with_its_repository() -> None:
+def test_no_stored_position_passes_an_event_that_waits() -> None:
     fed, waiting, other = FedAggregation("alpha"), Chain("a"), Chain("b")
     refuse(fed, waiting)
     assert fed.event(other.next(), waiting.next(), other.next(), waiting.next()) == [
@@ -64,7 +64,7 @@ def fork_of(chain: Chain) -> Event:
     return foreign.take(len(chain.events) + 1)[-1]
 
 
-def test_a_fork_that_an_adoption_settled_does_not_come_back_with_the_events_of_one_that_waits() -> None:
+def test_a_settled_fork_does_not_return_with_events_of_one_that_waits() -> None:
     fed, waiting, other = FedAggregation("alpha"), Chain("a"), Chain("b")
     refuse(fed, waiting)
     fed.event(other.next(), waiting.next(), fork_of(other))
@@ -79,7 +79,7 @@ def test_a_fork_that_an_adoption_settled_does_not_come_back_with_the_events_of_o
     assert fed.positions[EVENTS, 0] == 4
 
 
-def test_a_fork_behind_an_adoption_stays_one_when_its_partition_is_read_again() -> None:
+def test_a_fork_behind_an_adoption_stays_one_when_it_is_read_again() -> None:
     fed, waiting, other = FedAggregation("alpha"), Chain("a"), Chain("b")
     refuse(fed, waiting)
     fed.event(other.next(), waiting.next())
@@ -95,7 +95,7 @@ def test_a_fork_behind_an_adoption_stays_one_when_its_partition_is_read_again() 
     ]
 
 
-def test_no_stored_position_passes_a_fork_that_waits_for_the_end_of_its_partition() -> None:
+def test_no_stored_position_passes_a_fork_that_waits() -> None:
     fed, other = FedAggregation("alpha"), Chain("b")
     fed.aggregation.events.ends[0] = 3
     fork = fork_of(other)
@@ -134,7 +134,7 @@ def test_a_successor_waits_for_a_repository_that_waits_itself() -> None:
 
 
 @pytest.mark.parametrize(("topic", "is_written"), [(NOTICES, True), (STATE, False)])
-def test_states_that_are_written_again_leave_out_one_that_their_topic_refuses(topic: str, *, is_written: bool) -> None:
+def test_rewritten_states_leave_out_one_that_their_topic_refuses(topic: str, *, is_written: bool) -> None:
     fed, waiting, other = FedAggregation("alpha"), Chain("a"), Chain("b")
     fed.event(waiting.next(), other.next())
     fed.commit()
@@ -161,7 +161,7 @@ def test_a_record_about_no_repository_makes_none_wait(topic: str, key: str | Non
     assert not poison.refusals
 
 
-def test_a_second_refusal_of_rejects_is_not_helped_by_leaving_out_their_values() -> None:
+def test_leaving_out_values_does_not_help_a_second_refusal_of_rejects() -> None:
     poison = Poison()
     assert poison.refuse(large("x", topic=ERRORS))
     assert not poison.refuse(large("x", topic=ERRORS))
@@ -191,7 +191,7 @@ def test_refused_records_are_tried_again_once_the_limit_has_changed(now: int | N
     assert not poison.refusals
 
 
-def test_refused_records_are_tried_again_now_and_then_where_no_limit_is_shown() -> None:
+def test_refused_records_are_tried_again_where_no_limit_is_shown() -> None:
     poison, log, clock = Poison(), Limits(), HandClock()
     poison.refuse(large("a" * 32, limit=None))
     log.limit = None

@@ -56,7 +56,7 @@ def levels(repository: Repository) -> tuple[int, int]:
 # What the queue lacks
 
 
-def test_a_queue_lacks_the_events_of_its_history_that_are_neither_announced_nor_held() -> None:
+def test_a_queue_lacks_events_that_are_neither_announced_nor_held() -> None:
     chain, repository = incomplete()
     assert [event.seq for event in chain.events if repository.lacks(event)] == [2, 4, 6]
     assert not repository.lacks(chain.next())
@@ -64,7 +64,7 @@ def test_a_queue_lacks_the_events_of_its_history_that_are_neither_announced_nor_
 
 
 @pytest.mark.parametrize("seq", [2, 4, 6])
-def test_a_queue_lacks_no_event_that_does_not_fit_the_one_behind_it_or_the_newest(seq: int) -> None:
+def test_a_queue_lacks_no_event_that_does_not_fit_its_neighbours(seq: int) -> None:
     chain, repository = incomplete()
     assert not repository.lacks(replace(chain.events[seq - 1], id=identifier("another")))
 
@@ -84,7 +84,7 @@ def test_an_event_that_fills_a_queue_is_released_if_the_state_says_so() -> None:
     assert repository.next_to_release() is repository.queue[2]
 
 
-def test_a_level_is_compared_with_an_event_as_soon_as_that_fills_the_queue() -> None:
+def test_a_level_is_compared_with_an_event_once_that_fills_the_queue() -> None:
     chain, repository = incomplete()
     repository.take_level("alpha", replace(chain.ack("alpha", 4), digest="f" * 64))
     assert repository.standing("alpha") is Standing.COUNTS
@@ -100,7 +100,7 @@ def test_a_level_at_an_event_that_cannot_be_read_counts() -> None:
     assert repository.standing("alpha") is Standing.COUNTS
 
 
-def test_a_mirror_of_a_former_history_lags_by_all_events_of_the_present_one() -> None:
+def test_a_mirror_of_a_former_history_lags_by_all_present_events() -> None:
     chain = Chain("x")
     chain.take(4)
     repository = held(chain, released=4, noticed=4)
@@ -132,7 +132,7 @@ def test_levels_pass_over_lost_events_in_their_turn() -> None:
     assert levels(repository) == (6, 6)
 
 
-def test_a_queue_that_was_filled_lacks_nothing_more_and_moves_its_levels_by_one() -> None:
+def test_a_filled_queue_lacks_nothing_more_and_moves_its_levels_by_one() -> None:
     chain, repository = incomplete()
     for seq in (2, 4, 6):
         repository.fill(stored(chain.events[seq - 1]))
@@ -153,7 +153,7 @@ def test_a_decision_names_the_version_of_the_roster_behind_it() -> None:
     assert repository.state.roster == 8
 
 
-def test_a_state_has_the_number_of_mirrors_of_the_newest_notice_and_of_no_other() -> None:
+def test_a_state_has_the_number_of_mirrors_of_the_newest_notice_alone() -> None:
     chain = Chain("x")
     chain.take(2)
     repository = held(chain, *map(stored, chain.events), released=0, noticed=0)
@@ -190,7 +190,7 @@ def test_a_repository_occupies_its_path_for_later_generations_alone(
 
 
 @pytest.mark.parametrize("waits", ["an event", "one of a newer version", "one that a newer aggregator stored"])
-def test_a_repository_of_which_anything_waits_occupies_its_path_until_it_leaves(waits: str) -> None:
+def test_a_repository_occupies_its_path_while_anything_of_it_waits(waits: str) -> None:
     chain = Chain("x")
     chain.take(1)
     repository = held(chain, released=1, noticed=1)
@@ -209,7 +209,7 @@ def test_a_repository_of_which_anything_waits_occupies_its_path_until_it_leaves(
 # What cannot be read, and what remains of a former history
 
 
-def test_a_released_event_that_cannot_be_read_is_taken_out_and_releases_none_behind_it() -> None:
+def test_an_unreadable_released_event_is_taken_out_and_releases_none() -> None:
     chain = Chain("x")
     chain.take(4)
     waiting = [HeldEvent.stored(2, b"{", {}), *map(stored, chain.events[2:])]
@@ -232,7 +232,7 @@ def test_a_lost_state_is_made_of_the_newest_history_alone() -> None:
 # What a newer aggregator will read
 
 
-def test_a_record_is_behind_one_of_a_newer_version_from_the_first_of_these_on_whichever_was_read_first() -> None:
+def test_a_record_is_behind_a_newer_version_whichever_was_read_first() -> None:
     repository = Repository("x")
     assert not repository.is_behind_newer(record_at(9))
     for offset in (5, 3, 7):

@@ -41,7 +41,7 @@ def succeeded(fed: FedAggregation, path: str = "x") -> tuple[Chain, Chain]:
     return former, successor
 
 
-def test_a_successor_of_a_repository_that_no_mirror_gates_is_named_and_goes_when_the_operator_says_so() -> None:
+def test_a_successor_of_an_ungated_repository_goes_when_it_is_let_go() -> None:
     fed = FedAggregation("alpha")
     former, successor = succeeded(fed)
     fed.ask(Verb.DEACTIVATE, "alpha", repository=former.repository)
@@ -63,7 +63,7 @@ def test_a_successor_of_a_repository_that_no_mirror_gates_is_named_and_goes_when
     assert waiting(fed) == []
 
 
-def test_a_successor_of_a_repository_that_stands_still_is_named_with_the_reason() -> None:
+def test_a_successor_of_a_repository_that_stands_still_is_named() -> None:
     fed = FedAggregation("alpha")
     former, _ = succeeded(fed)
     fed.aggregation.poison.faults.update({former.repository: UnexpectedError("KeyError: 'z'", "")})
@@ -72,7 +72,7 @@ def test_a_successor_of_a_repository_that_stands_still_is_named_with_the_reason(
     assert "about which decisions failed (KeyError: 'z'): restart the aggregator" in text
 
 
-def test_a_successor_of_a_repository_with_events_of_a_newer_version_is_named() -> None:
+def test_a_successor_of_a_repository_with_newer_events_is_named() -> None:
     fed, former, successor = FedAggregation("alpha"), Chain("x"), Chain("x", generation=2)
     fed.event(*former.take(1), former.next(version=2), former.next(Type.DELETED), successor.next())
     fed.ack(former.ack("alpha", 1), successor.ack("alpha", 1, 0))
@@ -81,7 +81,7 @@ def test_a_successor_of_a_repository_with_events_of_a_newer_version_is_named() -
     assert "which has events of a newer version: upgrade the aggregator" in text
 
 
-def test_a_successor_that_waits_for_a_slow_mirror_is_named_after_a_minute_and_no_more_once_it_goes() -> None:
+def test_a_successor_that_waits_for_a_slow_mirror_is_named_in_a_minute() -> None:
     fed = FedAggregation("alpha", "beta")
     former, successor = Chain("x"), Chain("x", generation=2)
     fed.event(*former.take(1), former.next(Type.DELETED), successor.next())
@@ -142,7 +142,7 @@ def test_many_successors_that_wait_are_named_up_to_a_limit(more: int) -> None:
     assert len(texts[:SUCCESSORS]) == SUCCESSORS
 
 
-def test_the_sign_of_life_tells_of_a_successor_that_waits_for_a_repository_without_mirrors() -> None:
+def test_the_heartbeat_tells_of_a_successor_of_one_without_mirrors() -> None:
     clock = HandClock()
     log = MemoryLog(clock)
     log.create(topics(partitions=1))
@@ -163,7 +163,7 @@ def test_the_sign_of_life_tells_of_a_successor_that_waits_for_a_repository_witho
     assert text.startswith(f"successor waits: x ({successor.repository})")
 
 
-def test_a_successor_waits_a_minute_after_the_last_event_of_a_repository_that_went_without_a_word() -> None:
+def test_a_successor_waits_a_minute_after_the_last_event_before_it() -> None:
     fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", generation=2)
     fed.event(*old.take(2))
     fed.ack(old.ack("alpha", 2))
@@ -209,7 +209,7 @@ def replaced(fed: FedAggregation, *, pushes: int = 1) -> tuple[Chain, Chain]:
     return old, new
 
 
-def test_a_mirror_that_joins_need_not_have_a_repository_that_went_without_a_word() -> None:
+def test_a_joining_mirror_need_not_have_a_repository_that_vanished() -> None:
     fed = FedAggregation("alpha")
     _, new = replaced(fed)
     fed.ask(Verb.ADD, "beta")
@@ -218,7 +218,7 @@ def test_a_mirror_that_joins_need_not_have_a_repository_that_went_without_a_word
     assert fed.aggregation.roster.mirrors[1].state is MirrorState.ACTIVE
 
 
-def test_a_mirror_that_is_joining_waits_no_more_for_a_repository_that_went_without_a_word() -> None:
+def test_a_joining_mirror_waits_no_more_for_a_repository_that_vanished() -> None:
     fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", generation=2)
     fed.event(*old.take(2))
     fed.ack(old.ack("alpha", 2))
@@ -233,7 +233,7 @@ def test_a_mirror_that_is_joining_waits_no_more_for_a_repository_that_went_witho
     assert fed.aggregation.roster.mirrors[1].state is MirrorState.ACTIVE
 
 
-def test_a_repository_that_went_without_a_word_ends_in_the_transaction_that_releases_its_successor() -> None:
+def test_a_vanished_repository_ends_with_the_release_of_its_successor() -> None:
     fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", generation=2)
     fed.event(*old.take(2), *new.take(1))
     fed.ack(old.ack("alpha", 2), new.ack("alpha", 1, 0))
@@ -245,7 +245,7 @@ def test_a_repository_that_went_without_a_word_ends_in_the_transaction_that_rele
     assert (fed.state(old).deleted, fed.state(old).noticed, fed.state(new).released) == (True, 2, 1)
 
 
-def test_a_repository_that_an_older_aggregator_left_living_ends_at_the_start() -> None:
+def test_a_repository_left_living_by_an_older_aggregator_ends_at_start() -> None:
     fed = FedAggregation("alpha")
     old, _ = replaced(fed)
     fed.topics[STATE][old.repository] = to_json(replace(fed.state(old), deleted=False))
@@ -254,7 +254,7 @@ def test_a_repository_that_an_older_aggregator_left_living_ends_at_the_start() -
     assert fed.state(old).deleted
 
 
-def test_each_of_several_repositories_that_replaced_one_another_ends_once_its_notices_are_out() -> None:
+def test_repositories_that_replaced_one_another_end_after_their_notices() -> None:
     fed, chains = FedAggregation("alpha"), [Chain("x", generation=number) for number in (1, 2, 3)]
     for chain in chains:
         fed.event(*chain.take(2))
@@ -270,7 +270,7 @@ def test_each_of_several_repositories_that_replaced_one_another_ends_once_its_no
     assert (living[0], living[-1]) == ([True] * 3, [False, False, True])
 
 
-def test_a_late_event_of_a_repository_whose_path_is_taken_is_announced_and_brings_it_not_back() -> None:
+def test_a_late_event_of_a_repository_whose_path_is_taken_is_announced() -> None:
     fed = FedAggregation("alpha")
     old, new = replaced(fed)
     fed.event(old.next())
@@ -287,7 +287,7 @@ def test_a_late_event_of_a_repository_whose_path_is_taken_is_announced_and_bring
     assert [fed.state(chain).deleted for chain in (old, new, third)] == [True, True, False]
 
 
-def test_the_creation_of_a_repository_whose_path_is_taken_already_begins_no_life() -> None:
+def test_a_creation_at_a_path_that_is_taken_begins_no_life() -> None:
     fed, new, newest = FedAggregation("alpha"), Chain("x", generation=2), Chain("x", generation=3)
     fed.event(*newest.take(1))
     fed.ack(newest.ack("alpha", 1))
@@ -322,7 +322,7 @@ def test_a_repository_that_was_not_lost_lives_on(leaves: str) -> None:
     assert (fed.state(old).noticed, fed.state(old).deleted) == (3, False)
 
 
-def test_a_restored_master_that_goes_back_to_a_former_path_ends_no_repository() -> None:
+def test_a_restored_master_back_at_a_former_path_ends_no_repository() -> None:
     """Its generation there is lower than that of the path that it left again."""
     fed, chain = FedAggregation("alpha"), Chain("x")
     fed.event(*chain.take(1))
@@ -378,7 +378,7 @@ def test_a_successor_waits_whose_rename_to_the_path_the_log_has_lost() -> None:
     assert announced_places(fed) == [("y", 2, 1), ("x", 1, 1), ("x", 1, 2), ("x", 1, 3), ("x", 2, 3)]
 
 
-def test_a_push_waits_for_no_other_repository_once_one_before_it_was_announced() -> None:
+def test_a_push_waits_for_no_other_repository_after_the_first_notice() -> None:
     fed = FedAggregation("alpha")
     old, new = replaced(fed)
     fed.event(old.next(), new.next())

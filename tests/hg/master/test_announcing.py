@@ -141,7 +141,7 @@ def test_what_begins_in_the_middle_of_a_push_leaves_all_to_the_sync(author: Auth
     assert told(author, Tip(length=2, node=node)) == ONLY_SYNC
 
 
-def test_a_push_with_a_lower_number_than_the_one_before_it_is_left_to_the_sync(author: Author) -> None:
+def test_a_push_with_a_lower_number_is_left_to_the_sync(author: Author) -> None:
     edit(author, "UPDATE changesets SET pushid = CASE pushid WHEN 2 THEN 3 WHEN 3 THEN 2 ELSE pushid END")
     found = announcing.announce_outside(author.repo, EMPTY, tip(author))
     assert [each.changes.push.id for each in found if each.changes.push] == [1, 3]

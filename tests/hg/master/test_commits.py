@@ -38,7 +38,7 @@ def told(log: Log) -> list[tuple[str, int]]:
     return [(event.type.value, event.after.length) for event in events(log)["one"]]
 
 
-def test_a_commit_is_refused_with_the_reason_in_the_repository_and_in_a_share(master: Master, log: Log) -> None:
+def test_a_commit_is_refused_in_the_repository_and_in_a_share(master: Master, log: Log) -> None:
     for folder in master.root / "one", share(master):
         assert REFUSED in commit(master, folder, "a")
         assert REFUSED in commit(master, folder, "b", "--config", "vcsreplicator.commits=refuse")

@@ -102,7 +102,7 @@ def test_with_store_a_power_cut_loses_nothing_of_a_push_that_was_accepted(pushed
     assert "2 changesets" in master.operate("-R", one, "verify")
 
 
-def test_with_outbox_a_power_cut_keeps_the_event_and_the_difference_is_announced(pushed, tmp_path):
+def test_with_outbox_a_power_cut_keeps_the_event(pushed, tmp_path):
     master, lost = pushed("outbox")
     assert "store/00changelog.i" in lost
     one = str(master.root / "one")

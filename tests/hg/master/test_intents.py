@@ -24,7 +24,7 @@ def heads(count):
     return tuple(f"{number:040x}" for number in range(count))
 
 
-def test_a_strip_is_noted_whole_in_a_repository_with_a_hundred_thousand_heads(tmp_path):
+def test_a_strip_with_a_hundred_thousand_heads_is_noted_whole(tmp_path):
     note = intent(heads_after=heads(100_000))
     intents.write(str(tmp_path), note)
     assert intents.read(str(tmp_path), "one") == note
@@ -55,7 +55,7 @@ def test_a_strip_that_no_event_can_tell_is_refused_before_it_begins():
         refusals.refuse_large(Changes(added=None, heads_removed=heads(100_000)), hint=b"")
 
 
-def test_notes_and_generations_are_for_everybody_who_may_write_to_the_root(tmp_path):
+def test_notes_and_generations_are_for_all_who_may_write_to_the_root(tmp_path):
     tmp_path.chmod(0o2775)
     before = os.umask(0o077)
     try:
@@ -106,7 +106,7 @@ def test_notes_of_what_happens_below_the_roots_are_taken(tmp_path):
 
 
 @pytest.mark.timeout(10)
-def test_a_pipe_in_place_of_a_note_or_a_generation_is_named_and_not_waited_for(tmp_path):
+def test_a_pipe_in_place_of_a_note_or_generation_is_not_waited_for(tmp_path):
     root = str(tmp_path)
     for kind, file in (
         ("intents", creation.intent_file(root, "one")),
@@ -119,7 +119,7 @@ def test_a_pipe_in_place_of_a_note_or_a_generation_is_named_and_not_waited_for(t
             act(root, "one")
 
 
-def test_a_strip_that_an_older_release_would_finish_the_same_way_has_a_note_that_it_reads():
+def test_a_strip_that_an_older_release_can_finish_has_a_note_it_reads():
     members = json.loads(to_json(intent(roots=heads(1), heads_after=heads(1))))
     assert not members.keys() & {"former_bundles", "backup", "markers"}
     assert from_json(Intent, json.dumps(members).encode()).markers is None

@@ -52,7 +52,7 @@ def told(log: Log, name: str) -> list[tuple[str, int | None, int]]:
     ]
 
 
-def test_each_push_that_was_made_without_the_extension_is_an_event_of_its_own(master: Master, log: Log) -> None:
+def test_each_push_made_without_the_extension_is_an_event_of_its_own(master: Master, log: Log) -> None:
     master.create("one")
     master.commit("one", "a")
     master.push("one")

@@ -147,7 +147,7 @@ def test_a_power_cut_takes_no_push_out_of_a_pushlog_that_is_not_synced(site: Sit
             assert looks(site)["one"] == after
 
 
-def test_a_repaired_database_of_the_pushlog_is_on_disk_before_it_has_its_name(site: Site) -> None:
+def test_a_repaired_pushlog_is_on_disk_before_it_has_its_name(site: Site) -> None:
     site.reset()
     trace = Trace(log=site.template / "trace")
     assert site.run([*trace.argv(), HG, "-R", "repos/one", "repairpushlog"]) == 0

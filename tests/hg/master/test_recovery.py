@@ -122,7 +122,7 @@ def test_the_next_pusher_rolls_back_what_another_account_left(master: Master) ->
     assert master.operate("-R", str(master.root / "one"), "log", "-T", "{desc} ") == "second first "
 
 
-def test_a_journal_that_names_the_folder_of_others_as_its_share_is_refused(master: Master) -> None:
+def test_a_journal_that_names_a_strangers_folder_as_share_is_refused(master: Master) -> None:
     other = master.folder / "private"
     master.develop("init", str(other))
     (other / ".hg/bookmarks").write_text(MINE)

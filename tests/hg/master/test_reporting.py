@@ -83,7 +83,7 @@ def test_both_answers_together_take_no_longer_than_the_timeout(monkeypatch: pyte
     ],
     ids=["log", "relay", "no push", "rights, no push", "rights"],
 )
-def test_the_pusher_reads_whether_the_log_or_the_relay_is_missing_or_rights(
+def test_the_pusher_reads_whether_log_relay_or_rights_are_missing(
     monkeypatch: pytest.MonkeyPatch, kind: Type, is_sent: bool | None, failure: str | None, line_read: bytes
 ) -> None:
     clock, read = Clock(), list[bytes]()

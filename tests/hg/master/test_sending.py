@@ -14,9 +14,7 @@ from testing.builders.master.outboxes import Folder, Transaction, following
 
 
 @pytest.mark.parametrize("is_shown", [False, True])
-def test_a_deleted_repository_stays_while_the_disk_does_not_show_it_and_holds_up_no_other(
-    tmp_path: Path, is_shown: bool
-) -> None:
+def test_a_deleted_repository_that_the_disk_hides_holds_up_no_other(tmp_path: Path, is_shown: bool) -> None:
     """A transient error is not taken for the rest of an interrupted removal."""
     deleted, sent, lines = tmp_path / ".vcsreplicator" / "deleted", list[str](), list[tuple[bytes, ...]]()
     for name in ("a", "b"):

@@ -60,7 +60,7 @@ def test_pushes_are_kept_while_somebody_else_writes_to_the_log(master, log, tmp_
     assert [event.seq for event in events(log)["one"]] == [1, 2, 3, 4]
 
 
-def test_a_marker_that_cannot_be_written_stops_the_sending_before_the_log_has_it_again_and_again(master, log):
+def test_a_marker_that_cannot_be_written_stops_the_sending(master, log):
     master.create("one")
     in_the_way = master.root / "one/.hg/store/outbox.sent.new"
     in_the_way.mkdir()
@@ -74,7 +74,7 @@ def test_a_marker_that_cannot_be_written_stops_the_sending_before_the_log_has_it
     assert [event.seq for event in events(log, repeats=True)["one"]] == [1, 2]
 
 
-def test_a_push_is_refused_while_somebody_else_writes_to_the_pushlog_and_the_next_goes_on(master, log):
+def test_a_push_is_refused_while_the_pushlog_is_written_elsewhere(master, log):
     master.create("one")
     master.commit("one", "a")
     assert RECORDED in master.push("one")
@@ -93,7 +93,7 @@ def test_a_push_is_refused_while_somebody_else_writes_to_the_pushlog_and_the_nex
     [lambda record: record[:-7], lambda record: record[:-30] + b"?" + record[-29:]],
     ids=["cut", "another byte"],
 )
-def test_a_damaged_outbox_is_told_in_one_line_and_the_repository_can_begin_anew(master, log, damage):
+def test_a_damaged_outbox_is_one_line_and_the_repository_can_begin_anew(master, log, damage):
     master.create("one")
     outbox = master.root / "one/.hg/store/outbox.0001.log"
     outbox.write_bytes(damage(outbox.read_bytes()))

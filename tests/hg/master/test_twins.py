@@ -29,7 +29,7 @@ def is_waiting(process: "subprocess.Popen[bytes]", root: Path) -> bool:
     return False
 
 
-def test_of_two_twins_that_are_made_at_the_same_instant_the_second_is_refused(
+def test_of_twins_made_at_the_same_instant_the_second_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     master = Master(tmp_path, f"relay = {tmp_path}/relay.sock").set_up()
@@ -49,7 +49,7 @@ def test_of_two_twins_that_are_made_at_the_same_instant_the_second_is_refused(
     assert os.listdir(master.root) == ["proj"]
 
 
-def test_a_process_that_holds_a_root_ends_a_creation_there_after_the_time_limit_of_mercurial(tmp_path: Path) -> None:
+def test_a_process_that_holds_a_root_ends_a_creation_after_a_time(tmp_path: Path) -> None:
     ui = uimod.ui.load()
     ui.setconfig(b"ui", b"timeout", 1, b"test")
     holder = os.open(tmp_path, os.O_RDONLY)

@@ -42,12 +42,12 @@ assert len(finished) == 1, finished
 """
 
 
-def test_hgweb_of_a_master_looks_for_cyclic_garbage_as_often_as_without_us(tmp_path: Path) -> None:
+def test_hgweb_of_a_master_collects_garbage_as_often_as_without_us(tmp_path: Path) -> None:
     # Else it would keep what it had of a repository before, a whole index, for long.
     serve(tmp_path, COLLECTS)
 
 
-def test_hgweb_of_a_master_loads_its_modules_at_the_first_repository_alone(tmp_path: Path) -> None:
+def test_hgweb_of_a_master_loads_its_modules_at_the_first_repository(tmp_path: Path) -> None:
     serve(tmp_path, LOADS_ONCE)
 
 

@@ -38,9 +38,7 @@ def read_shown_bookmarks(bench: Bench, author: Author) -> bytes:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("later", ["hgrc", "strip"])
-def test_a_release_shows_the_bookmarks_of_its_event_whatever_was_applied_since(
-    bench: Bench, worker: Any, later: str
-) -> None:
+def test_a_release_shows_its_events_bookmarks_whatever_came_since(bench: Bench, worker: Any, later: str) -> None:
     author = bench.author("repo")
     first = author.push().after.node
     second = author.push(phase=1).after.node

@@ -124,7 +124,7 @@ def test_a_sound_repository_that_nothing_changes_is_sound(one: One) -> None:
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_push_while_a_repository_is_read_through_leaves_the_check_undecided(
+def test_a_push_during_a_reading_through_leaves_the_check_undecided(
     one: One, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     done = meanwhile(monkeypatch, moment, lambda: one.apply(3))
@@ -136,7 +136,7 @@ def test_a_push_while_a_repository_is_read_through_leaves_the_check_undecided(
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_transaction_that_is_rolled_back_meanwhile_leaves_the_check_undecided(
+def test_a_transaction_rolled_back_meanwhile_leaves_the_check_undecided(
     one: One, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     done = meanwhile(monkeypatch, moment, one.abort)
@@ -158,7 +158,7 @@ def test_what_clients_no_longer_see_is_found_in_one_check(one: One, what: str) -
     assert not file.exists()
 
 
-def test_a_watermark_of_another_history_stays_while_another_process_has_the_lock(one: One) -> None:
+def test_another_historys_watermark_stays_while_the_lock_is_held(one: One) -> None:
     file = one.folder / ".hg" / "replicated-watermark"
     file.write_text(file.read_text().replace(one.author.frames[2][0].after.node, "1" * 40))
     with locked(one.runner.repositories.open(str(one.folder))):
@@ -180,9 +180,7 @@ def test_a_check_that_a_release_overtakes_takes_no_lock(one: One, monkeypatch: p
     assert taken == []
 
 
-def test_a_repository_that_leaves_while_it_is_read_through_is_not_called_damaged(
-    one: One, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repository_that_leaves_during_a_reading_is_not_damaged(one: One, monkeypatch: pytest.MonkeyPatch) -> None:
     meanwhile(monkeypatch, "_verifymanifest", lambda: os.rename(one.folder, f"{one.folder}-renamed"))
     found = one.check()
     assert (found.problem, found.is_undecided) == (None, True)
@@ -211,7 +209,7 @@ def test_a_push_that_was_stripped_or_rolled_back_is_not_missed(bench: Bench, one
 
 
 @pytest.mark.parametrize("found_by", ["check", "event"])
-def test_a_push_that_a_power_cut_took_from_the_pushlogs_database_is_there_again(one: One, found_by: str) -> None:
+def test_a_push_that_a_power_cut_took_from_the_database_is_back(one: One, found_by: str) -> None:
     one.author.push(files(3))
     database = one.folder / ".hg" / "pushlog2.db"
     with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as connection:
@@ -287,7 +285,7 @@ def test_damage_is_found(one: One, what: str) -> None:
     assert not found.is_undecided
 
 
-def test_a_repository_that_is_pushed_to_while_it_is_read_through_is_never_copied_anew(bench: Bench) -> None:
+def test_a_repository_pushed_to_during_a_reading_is_not_copied_anew(bench: Bench) -> None:
     bench.serve_master()
     author = bench.author("repo")
     author.push({f"file{number}": b"%d\n" % number for number in range(800)})

@@ -24,9 +24,7 @@ pytestmark = pytest.mark.processes
 
 
 @pytest.mark.parametrize("reason", [Reason.GAP, Reason.CORRUPT])
-def test_a_repair_on_a_mirror_without_a_master_leaves_the_ack_where_the_repository_is(
-    bench: Bench, worker: Any, reason: Reason
-) -> None:
+def test_a_repair_without_a_master_leaves_the_ack_where_it_is(bench: Bench, worker: Any, reason: Reason) -> None:
     author = bench.author("repo")
     author.push()
     before = worker.perform(author)
@@ -58,7 +56,7 @@ def restrict(author: Author, user: str) -> None:
     author.event(Type.HGRC, hgrc={"web": {"allow_read": user}})
 
 
-def test_a_copy_keeps_the_rules_for_readers_of_what_it_shows_until_its_own_release(bench: Bench, worker: Any) -> None:
+def test_a_copy_keeps_its_reader_rules_until_its_own_release(bench: Bench, worker: Any) -> None:
     author = bench.author("repo")
     bench.serve_master()
     author.push()
@@ -75,7 +73,7 @@ def test_a_copy_keeps_the_rules_for_readers_of_what_it_shows_until_its_own_relea
     assert "allow_read = second\n" in (bench.home(author) / ".hg/hgrc").read_text()
 
 
-def test_a_copy_in_place_of_a_repository_that_lost_its_rules_for_readers_has_them(bench: Bench, worker: Any) -> None:
+def test_a_copy_in_place_of_one_without_its_reader_rules_has_them(bench: Bench, worker: Any) -> None:
     author = bench.author("repo")
     bench.serve_master()
     author.push()
@@ -114,7 +112,7 @@ class Killed(BaseException):
     """Instead of a kill."""
 
 
-def test_rules_that_a_killed_repair_put_into_its_copy_do_not_outlive_their_removal(
+def test_rules_that_a_killed_repair_left_do_not_outlive_their_removal(
     bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     author = bench.author("repo")
@@ -139,7 +137,7 @@ def test_rules_that_a_killed_repair_put_into_its_copy_do_not_outlive_their_remov
     assert not (bench.home(author) / ".hg/hgrc").exists()
 
 
-def test_a_copy_that_can_never_have_its_path_is_refused_before_it_takes_a_place(bench: Bench, worker: Any) -> None:
+def test_a_copy_that_can_never_have_its_path_is_refused_at_once(bench: Bench, worker: Any) -> None:
     former = bench.author("repo")
     former.push()
     assert worker.perform(former).serving == former.seq
@@ -153,9 +151,7 @@ def test_a_copy_that_can_never_have_its_path_is_refused_before_it_takes_a_place(
     assert set(bench.found()) == {former.repository}
 
 
-def test_a_form_that_only_a_newer_mercurial_knows_is_named_and_healed_by_a_copy_in_one_that_this_knows(
-    bench: Bench, worker: Any
-) -> None:
+def test_a_form_of_a_newer_mercurial_is_named_and_healed_by_a_copy(bench: Bench, worker: Any) -> None:
     author = bench.author("repo")
     bench.serve_master()
     author.push()
@@ -173,9 +169,7 @@ def test_a_form_that_only_a_newer_mercurial_knows_is_named_and_healed_by_a_copy_
     assert "form-of-tomorrow" not in requires.read_text()
 
 
-def test_a_half_made_copy_in_the_way_of_a_new_repository_is_damage_that_heals_at_once(
-    bench: Bench, worker: Any
-) -> None:
+def test_a_half_made_copy_in_the_way_is_damage_that_heals_at_once(bench: Bench, worker: Any) -> None:
     author = bench.author("repo")
     bench.serve_master()
     author.push()

@@ -48,7 +48,7 @@ def test_mirror_copies_from_a_master_that_asks_for_a_password(bench: Bench) -> N
         bench.wait_applied(author)
 
 
-def test_mirror_with_a_wrong_password_says_so_and_goes_on_once_it_is_right(bench: Bench) -> None:
+def test_a_mirror_with_a_wrong_password_says_so_and_then_goes_on(bench: Bench) -> None:
     author = with_a_gap(bench)
     with bench.mirror(master_auth=auth(bench, "close sesame")):
         waits_because(bench, author, "authorization failed")

@@ -84,9 +84,7 @@ def test_checkpoints_that_wait_for_their_release_stay(one: OneRepository) -> Non
     assert watermark.startswith("1 17 16 ")
 
 
-def test_a_large_file_of_which_little_can_go_is_neither_read_nor_written_for_that(
-    one: OneRepository, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_file_of_which_little_can_go_is_left_alone(one: OneRepository, monkeypatch: pytest.MonkeyPatch) -> None:
     files, parsed = set[int](), list[bytes]()
     for _ in range(30):
         one.apply(released=3)

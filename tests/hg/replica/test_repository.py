@@ -14,7 +14,7 @@ from testing.builders.mirror.mirroring import Bench
 pytestmark = pytest.mark.processes
 
 
-def test_a_repository_that_moves_while_its_caches_are_filled_leaves_nothing_behind(
+def test_a_repository_that_moves_while_caches_fill_leaves_nothing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     author = bench.author("old")
@@ -43,7 +43,7 @@ def test_a_repository_that_moves_while_its_caches_are_filled_leaves_nothing_behi
 
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("name", ["bookmarks", "store/phaseroots", "cache/rbc-names-v1"])
-def test_a_pipe_in_place_of_a_file_of_an_open_repository_is_named_and_not_waited_for(bench: Bench, name: str) -> None:
+def test_a_pipe_in_an_open_repository_is_named_and_not_waited_for(bench: Bench, name: str) -> None:
     author = bench.author("one")
     author.push()
     repositories, file = OpenRepositories(prepare(), 4), author.folder / ".hg" / name

@@ -250,7 +250,7 @@ def test_a_master_that_lost_history_is_refused(author: Author, tmp_path: Path) -
 @pytest.mark.parametrize(
     "change", ["UPDATE pushlog SET date = date + 1 WHERE id = ?", "DELETE FROM pushlog WHERE id = ?"]
 )
-def test_a_master_whose_push_is_another_than_the_newest_here_is_copied_anew(
+def test_a_master_whose_push_is_not_the_newest_here_is_copied_anew(
     author: Author, tmp_path: Path, change: str, after: int
 ) -> None:
     """A restored master gives the ids of lost pushes to others, which have the same changesets if these are pushed again."""

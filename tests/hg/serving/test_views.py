@@ -43,7 +43,7 @@ def test_another_view_made_from_a_limited_one_is_limited(author: Author) -> None
     assert list(view.filtered(b"visible").changelog.revs()) == list(range(RELEASED))
 
 
-def test_a_hidden_changeset_is_not_found_by_digits_that_something_unreleased_has_too(author: Author) -> None:
+def test_a_hidden_changeset_is_not_found_by_digits_that_others_share(author: Author) -> None:
     repo = author.repo
     nodes = [repo.changelog.node(rev).hex().encode() for rev in repo.changelog]
     released, behind = nodes[1:RELEASED], nodes[RELEASED:]

@@ -148,7 +148,7 @@ def eventful(bench: Bench) -> tuple[Author, Mapping[int, Mapping[str, str]]]:
     return author, history
 
 
-def test_a_repository_object_stays_with_the_release_that_it_was_opened_with(bench: Bench) -> None:
+def test_a_repository_object_stays_with_the_release_it_opened_with(bench: Bench) -> None:
     author = bench.author("repo")
     first, second = (author.push().after for _ in range(2))
 
@@ -221,7 +221,7 @@ def test_a_new_copy_serves_the_bookmarks_of_the_release_until_the_next(bench: Be
             assert by_wire(url) == history[author.seq]
 
 
-def test_a_mirror_that_shall_refuse_when_it_is_stale_does_so_until_the_aggregator_speaks(bench: Bench) -> None:
+def test_a_mirror_that_refuses_when_stale_waits_for_the_aggregator(bench: Bench) -> None:
     author = bench.author("repo")
     author.push()
     bench.send(author)
@@ -258,7 +258,7 @@ def test_a_mirror_that_shall_refuse_when_it_is_stale_does_so_until_the_aggregato
             assert status(url) == 200  # without the setting
 
 
-def test_an_answer_states_how_long_ago_the_mirror_heard_the_aggregator_where_a_file_says_it(bench: Bench) -> None:
+def test_an_answer_states_how_long_ago_the_aggregator_was_heard(bench: Bench) -> None:
     author = bench.author("repo")
     author.push()
     bench.send(author)
@@ -281,7 +281,7 @@ def test_an_answer_states_how_long_ago_the_mirror_heard_the_aggregator_where_a_f
         assert heard(url) is None
 
 
-def test_the_first_digits_of_a_changeset_mean_what_they_mean_at_the_release(bench: Bench) -> None:
+def test_the_first_digits_of_a_changeset_mean_what_the_release_means(bench: Bench) -> None:
     author = bench.author("repo")
     nodes = [author.push().after.node for _ in range(80)]
     shown, behind = nodes[:20], nodes[20:]

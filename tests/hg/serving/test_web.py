@@ -135,7 +135,7 @@ def test_a_repository_is_found_by_the_first_request_after_its_creation(ask: Ask,
     assert ask("/folder/new").startswith("200 ")
 
 
-def test_a_repository_below_a_known_one_is_found_by_the_first_request_after_its_creation(ask: Ask, root: Path) -> None:
+def test_a_nested_repository_is_found_by_the_first_request(ask: Ask, root: Path) -> None:
     assert ask("/known/below").startswith("4")
     subprocess.run([shared_hg(), "init", str(root / "known" / "below")], check=True)
     assert ask("/known/below").startswith("200 ")
@@ -160,7 +160,7 @@ def test_a_deleted_repository_is_not_served(ask: Ask, root: Path) -> None:
     assert "deleted" not in ask("/")
 
 
-def test_a_repository_of_two_names_has_both_and_its_requests_do_not_scan_the_folder(ask: Ask, root: Path) -> None:
+def test_a_repository_of_two_names_has_both_without_a_scan(ask: Ask, root: Path) -> None:
     (root / "alias").symlink_to("known")
     listed = ask("/")
     subprocess.run([shared_hg(), "init", str(root / "new")], check=True)
@@ -177,7 +177,7 @@ def test_a_link_inside_a_repository_leads_to_no_other(ask: Ask, root: Path) -> N
     assert ask("/known/linked").startswith("4")
 
 
-def test_a_repository_that_is_gone_is_not_found_and_its_folder_is_not_told(ask: Ask, root: Path) -> None:
+def test_a_repository_that_is_gone_is_not_found_and_no_folder_is_told(ask: Ask, root: Path) -> None:
     assert ask("/known").startswith("200 ")
     (root / "known").rename(root / "elsewhere")
     assert ask("/known").startswith("404 ")
@@ -197,7 +197,7 @@ SENSELESS = (
 )
 
 
-def test_a_question_that_makes_no_sense_is_answered_with_400_and_the_next_as_ever(ask: Ask) -> None:
+def test_a_question_without_sense_is_400_and_the_next_goes_on(ask: Ask) -> None:
     for question in SENSELESS:
         assert (question, ask(f"/known?{question}")) == (question, "400 ['Bad', 'Request']")
         assert ask("/known?cmd=heads").startswith("200 ")
@@ -253,7 +253,7 @@ def test_a_pipe_in_place_of_a_file_of_a_repository_holds_up_no_page(ask: Ask, ro
     ],
 )
 @pytest.mark.parametrize("content", [None, "damaged\n" * 20, '{"nodes": 5}'], ids=["folder", "damaged", "other"])
-def test_a_repository_with_a_file_that_cannot_be_read_is_answered_without_a_traceback(
+def test_a_repository_with_an_unreadable_file_gives_no_traceback(
     ask: Ask, root: Path, name: str, content: str | None
 ) -> None:
     file = root / "known/.hg" / name
@@ -270,7 +270,7 @@ def test_a_repository_with_a_file_that_cannot_be_read_is_answered_without_a_trac
 
 
 @pytest.mark.parametrize("style", ["", "?style=gitweb"])
-def test_a_repository_whose_store_cannot_be_read_is_no_mistake_of_the_client(ask: Ask, root: Path, style: str) -> None:
+def test_a_repository_with_an_unreadable_store_is_not_the_clients_fault(ask: Ask, root: Path, style: str) -> None:
     requirements = root / "known/.hg/store/requires"
     requirements.unlink()
     requirements.mkdir()
@@ -285,7 +285,7 @@ def test_a_file_that_is_not_beside_the_templates_is_not_found(ask: Ask, style: s
     assert ask(f"/static/none.js{style}").startswith("404 ")
 
 
-def test_a_repository_that_an_extension_refuses_is_no_mistake_of_the_client(ask: Ask, root: Path) -> None:
+def test_a_repository_that_an_extension_refuses_is_not_the_clients_fault(ask: Ask, root: Path) -> None:
     refusal = "raise error.Abort(b'missing: guard', hint=b'upgrade')"
     (root / "refuses.py").write_text(f"from mercurial import error\ndef reposetup(ui, repo):\n    {refusal}\n")
     (root / "known" / ".hg" / "hgrc").write_text(f"[extensions]\n*:required = yes\nrefuses = {root}/refuses.py\n")

@@ -99,7 +99,7 @@ class GuardedKafka(Kafka):
         )
 
 
-def test_a_guarded_broker_lets_in_who_has_the_password_and_names_the_mistake_of_others(
+def test_a_guarded_broker_lets_in_the_password_and_names_mistakes(
     own_service: Callable[[type[GuardedKafka]], GuardedKafka], tmp_path: Path
 ) -> None:
     kafka = own_service(GuardedKafka)
@@ -301,9 +301,7 @@ def test_a_time_that_no_clock_shows_is_a_date_all_the_same(
     assert [record.time for record in records] == [LATEST, 0.001]
 
 
-def test_a_batch_that_unpacks_to_more_than_any_message_is_refused_by_the_broker(
-    kafka: Kafka, log: Log, unique_name: str
-) -> None:
+def test_a_batch_that_unpacks_to_more_than_a_message_is_refused(kafka: Kafka, log: Log, unique_name: str) -> None:
     def send(size: int) -> None:
         packing = KafkaProducer(bootstrap_servers=kafka.bootstrap, compression_type="gzip", max_request_size=2**28)
         with contextlib.closing(packing) as producer:
@@ -353,7 +351,7 @@ def test_an_outage_leaves_no_threads_and_no_sockets_behind(way: str, mute: str) 
             gc.enable()
 
 
-def test_sockets_that_did_not_connect_are_closed_though_something_still_holds_them(
+def test_sockets_that_did_not_connect_are_closed_though_still_held(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made, resolve, connect = [], socket.getaddrinfo, socket.socket
@@ -433,7 +431,7 @@ def test_ends_are_asked_of_the_leader_that_answered_the_last_time(log: Log, monk
     assert requests == ["ListOffsets"]
 
 
-def test_a_question_that_waits_for_its_broker_delays_no_other_and_keeps_its_client(log: Log) -> None:
+def test_a_question_that_waits_for_its_broker_delays_no_other(log: Log) -> None:
     assert isinstance(log, KafkaLog)
     used: list[Any] = []
     is_asked, may_answer = threading.Event(), threading.Event()
@@ -457,7 +455,7 @@ def test_a_question_that_waits_for_its_broker_delays_no_other_and_keeps_its_clie
 
 
 @pytest.mark.parametrize("is_old", [False, True])
-def test_a_question_about_a_partition_without_a_leader_leaves_the_client_to_the_others_until_it_is_old(
+def test_a_question_about_a_leaderless_partition_frees_its_client(
     log: Log, monkeypatch: pytest.MonkeyPatch, *, is_old: bool
 ) -> None:
     assert isinstance(log, KafkaLog)
@@ -620,7 +618,7 @@ def test_nothing_is_committed_if_one_record_is_refused(log: Log) -> None:
     assert [record.value for record in found] == [b"next"]
 
 
-def test_a_transactor_that_was_fenced_while_it_prepared_says_so_at_its_commit(log: Log) -> None:
+def test_a_transactor_fenced_while_it_prepared_says_so_at_its_commit(log: Log) -> None:
     with contextlib.closing(log.transactor("one")) as older, contextlib.closing(log.transactor("one")):
         older.expect([NOTICES])
         eventually(older._producer._transaction_manager.has_fatal_error, "the broker refused to prepare")  # type: ignore[attr-defined]
@@ -639,7 +637,7 @@ def test_nothing_is_prepared_that_the_broker_would_soon_give_up(kafka: Kafka, un
             transactor.commit([NewRecord(topic=NOTICES, key="x", value=b"")])
 
 
-def test_the_note_of_an_older_instance_that_a_broker_brought_back_fences_only_the_older_ones(log: Log) -> None:
+def test_an_older_instances_note_that_came_back_fences_only_older_ones(log: Log) -> None:
     assert isinstance(log, KafkaLog)
     older = log.transactor("one")
     note = older._last_owner()
@@ -655,7 +653,7 @@ def test_the_note_of_an_older_instance_that_a_broker_brought_back_fences_only_th
     newer.close()
 
 
-def test_of_two_instances_that_came_at_once_the_one_whose_note_stands_goes_on(log: Log) -> None:
+def test_of_two_simultaneous_instances_the_one_with_the_note_goes_on(log: Log) -> None:
     first, second = log.transactor("one"), log.transactor("one")
     assert isinstance(first, KafkaTransactor)
     assert isinstance(second, KafkaTransactor)
@@ -668,7 +666,7 @@ def test_of_two_instances_that_came_at_once_the_one_whose_note_stands_goes_on(lo
     second.close()
 
 
-def test_the_note_of_a_new_instance_stands_before_the_broker_fences_the_older_one(
+def test_the_note_of_a_new_instance_stands_before_the_older_is_fenced(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noted, begin = [], KafkaTransactor._open_producer

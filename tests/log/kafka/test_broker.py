@@ -50,7 +50,7 @@ def make_counts(**changed: int) -> dict[str, int]:
     return {**{topic.name: topic.partitions for topic in topics()}, OWNERS: 1, **changed}
 
 
-def test_of_topics_other_than_events_only_partition_0_is_used_though_more_were_added() -> None:
+def test_only_partition_0_of_other_topics_is_used_though_more_exist() -> None:
     broker = ToldBroker({name: count + 4 for name, count in make_counts().items()})
     for topic in (*topics(partitions=20), OWNERS):
         name = topic if isinstance(topic, str) else topic.name
@@ -67,7 +67,7 @@ def test_partitions_that_are_not_used_are_no_danger_to_records() -> None:
     assert acks.remedies == ("# hg.acks: only partition 0 is used, so the others do no harm; Kafka cannot remove them",)
 
 
-def test_a_missing_topic_is_told_from_a_hidden_one_also_that_of_the_transactors() -> None:
+def test_a_missing_topic_is_told_from_a_hidden_one() -> None:
     broker = ToldBroker({name: count for name, count in make_counts().items() if name not in (ACKS, OWNERS)})
     compared = {each.name: each for each in compare_topics(broker, topics()) if each.found is None}
     assert {name: each.is_shown for name, each in compared.items()} == {ACKS: True, OWNERS: True}

@@ -33,7 +33,7 @@ class Overtaken(TransactionManager):  # type: ignore[misc]  # the client comes w
         return result
 
 
-def test_the_outcome_of_a_commit_reaches_its_caller_though_it_is_there_at_once() -> None:
+def test_the_outcome_of_a_commit_that_is_there_at_once_is_returned() -> None:
     manager = Overtaken()
     ended = commit_when_written(cast(KafkaProducer, SimpleNamespace(_transaction_manager=manager)), [])
     manager.sender.join()
@@ -53,7 +53,7 @@ def test_the_outcome_of_a_commit_reaches_its_caller_though_it_is_there_at_once()
         ("[SSL: TLSV1_ALERT_UNKNOWN_CA] tlsv1 alert unknown ca (_ssl.c:1)", "check ssl_certfile"),
     ],
 )
-def test_a_certificate_that_one_side_refuses_is_not_called_a_missing_answer(failure: str, step: str) -> None:
+def test_a_certificate_that_one_side_refuses_is_no_missing_answer(failure: str, step: str) -> None:
     options = parse("kafka://127.0.0.1:1?security_protocol=SSL")
     with pytest.raises(Unavailable, match=step) as caught, rim(options, "list the topics"):
         raise kafka_errors.KafkaConnectionError(failure)

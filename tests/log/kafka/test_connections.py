@@ -75,7 +75,7 @@ def patiently(act: Callable[[], T]) -> T:
             time.sleep(0.05)
 
 
-def test_an_address_that_hangs_fails_no_attempt_and_is_left_alone_once_known(
+def test_an_address_that_hangs_fails_no_attempt_and_is_left_alone(
     kafka: Kafka, mute: Mute, unique_name: str, unknown: connections.HangingBrokers
 ) -> None:
     address = ("127.0.0.1", mute.port)
@@ -103,7 +103,7 @@ def test_an_address_that_hangs_fails_no_attempt_and_is_left_alone_once_known(
         assert len(mute.accepted) - before <= 6, "only who asks after it connects"
 
 
-def test_a_broker_that_hangs_fails_an_append_in_the_time_given_is_away_within_five_seconds_and_asked_again_when_it_answers(
+def test_a_broker_that_hangs_fails_an_append_in_the_time_given(
     own_service: Callable[[type[Kafka]], Kafka],
     unknown: connections.HangingBrokers,
     told: Callable[[object], None],
@@ -174,9 +174,7 @@ def test_an_idle_reader_of_one_broker_asks_after_nothing(
     assert not unknown._probed
 
 
-def test_a_coordinator_of_positions_that_cannot_be_reached_is_looked_up_again_within_a_commit(
-    kafka: Kafka, unique_name: str
-) -> None:
+def test_a_coordinator_out_of_reach_is_looked_up_again_at_a_commit(kafka: Kafka, unique_name: str) -> None:
     with open_log(f"{kafka.url}?topic-prefix={unique_name}.") as log:
         log.create(topics(partitions=1))
         with closing(log.transactor("single")) as transactor:

@@ -39,9 +39,7 @@ def test_a_fetch_looks_closely_only_at_partitions_that_changed(monkeypatch: pyte
     assert len(compared) == 1
 
 
-def test_a_reader_without_records_asks_rarely_and_has_a_record_when_it_comes(
-    kafka: Kafka, unique_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_without_records_asks_rarely(kafka: Kafka, unique_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "TROUBLE", 0.0)
     with open_log(f"{kafka.url}?topic-prefix={unique_name}.") as log:
         log.create(topics(partitions=1))
@@ -58,7 +56,7 @@ def test_a_reader_without_records_asks_rarely_and_has_a_record_when_it_comes(
             assert [record.value for record in reader.poll(30)] == [b"1"]
 
 
-def test_a_broker_that_is_asked_after_again_is_asked_on_the_same_connection(
+def test_a_broker_asked_after_again_is_asked_on_the_same_connection(
     kafka: Kafka, unique_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "HANGING", connections.HangingBrokers())

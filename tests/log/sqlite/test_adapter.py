@@ -149,7 +149,7 @@ def test_a_damaged_database_is_unavailable_and_says_what_to_do(path: Path, log: 
         ("time", "yesterday", ("x", b"1", {}, 0.0)),
     ],
 )
-def test_what_another_program_wrote_into_the_database_is_handed_out_and_stops_no_reader(
+def test_what_another_program_wrote_stops_no_reader(
     path: Path, log: SqliteLog, column: str, hostile: object, expected: tuple[object, ...]
 ) -> None:
     log.append([message(b"1")])
@@ -178,7 +178,7 @@ def test_a_database_locked_by_another_is_unavailable_after_the_time_given(path: 
     assert log.append([message(b"1")]) == [(0, 0)]
 
 
-def test_a_database_that_may_not_be_written_is_unavailable_and_says_what_to_check(path: Path, log: SqliteLog) -> None:
+def test_a_read_only_database_is_unavailable_and_says_what_to_check(path: Path, log: SqliteLog) -> None:
     log.close()
     path.chmod(0o444)
     program = f"""
@@ -194,7 +194,7 @@ except Unavailable as error:
     assert "readonly database; check owner and mode" in run_without_privileges(program)
 
 
-def test_a_full_disk_is_unavailable_and_the_log_goes_on_when_there_is_room(path: Path, log: SqliteLog) -> None:
+def test_a_full_disk_is_unavailable_until_there_is_room(path: Path, log: SqliteLog) -> None:
     program = f"""
 import resource
 from pathlib import Path
@@ -241,7 +241,7 @@ def test_a_database_replaced_by_another_is_noticed_at_the_next_append(
         assert [record.value for record in everything(fresh, NOTICES)] == [b"new"]
 
 
-def test_a_wal_that_was_removed_beside_a_running_service_is_named_with_what_to_do(path: Path, log: SqliteLog) -> None:
+def test_a_wal_removed_beside_a_running_service_is_named(path: Path, log: SqliteLog) -> None:
     log.append([message(b"1")])
     path.with_name("log.db-wal").unlink()
     with (
@@ -315,9 +315,7 @@ def restore(copy: Path, path: Path) -> None:
     copy.rename(path)
 
 
-def test_a_reader_that_returned_nothing_yet_notices_a_copy_that_grew_past_its_position(
-    path: Path, log: SqliteLog
-) -> None:
+def test_a_reader_notices_a_copy_that_grew_past_its_position(path: Path, log: SqliteLog) -> None:
     log.append([message(b"%d" % number) for number in range(2)])
     copy = path.with_name("copy.db")
     back_up(path, copy)
@@ -330,7 +328,7 @@ def test_a_reader_that_returned_nothing_yet_notices_a_copy_that_grew_past_its_po
             reader.poll(0)
 
 
-def test_a_reader_that_missed_the_file_for_a_while_finds_its_partitions_in_another_one(tmp_path: Path) -> None:
+def test_a_reader_that_missed_the_file_finds_its_place_in_another(tmp_path: Path) -> None:
     path = tmp_path / "any.db"
     with contextlib.closing(SqliteLog(path, creates=True)) as log:
         log.create(topics(partitions=4))
@@ -346,7 +344,7 @@ def test_a_reader_that_missed_the_file_for_a_while_finds_its_partitions_in_anoth
                 reader.poll(0)
 
 
-def test_a_database_that_vanished_is_not_made_anew_behind_the_operators_back(path: Path, log: SqliteLog) -> None:
+def test_a_database_that_vanished_is_not_made_anew(path: Path, log: SqliteLog) -> None:
     path.unlink()
     with pytest.raises(Unavailable, match="No such file"):
         log.append([message(b"1")])
@@ -378,7 +376,7 @@ def test_a_network_file_system_is_refused() -> None:
 # Removal
 
 
-def test_records_go_after_their_retention_in_small_steps_and_never_the_young(log: SqliteLog, clock: HandClock) -> None:
+def test_records_go_after_their_retention_in_small_steps(log: SqliteLog, clock: HandClock) -> None:
     log.append([message(b"old", topic=EVENTS) for _ in range(3 * STEP)])
     clock.time += 101
     log.append([message(b"young", topic=EVENTS)])
@@ -410,9 +408,7 @@ def test_a_clock_that_jumps_ahead_takes_nothing_that_could_not_be_read(log: Sqli
     assert [record.value for record in everything(log, EVENTS)] == [b"unread"]
 
 
-def test_what_was_there_before_a_pause_goes_when_it_is_old_enough_without_the_pause(
-    log: SqliteLog, clock: HandClock
-) -> None:
+def test_what_is_old_enough_without_a_pause_goes(log: SqliteLog, clock: HandClock) -> None:
     log.append([message(b"old", topic=EVENTS)])
     clock.time += 70
     log.append([message(b"")])
@@ -461,7 +457,7 @@ def test_compaction_removes_at_once_what_was_replaced(log: SqliteLog) -> None:
     assert [(record.key, record.value) for record in everything(log, STATE)] == [("b", b"1"), ("a", b"3")]
 
 
-def test_a_tombstone_stays_for_a_while_then_goes_and_the_key_may_come_back(log: SqliteLog, clock: HandClock) -> None:
+def test_a_tombstone_stays_for_a_while_and_its_key_may_come_back(log: SqliteLog, clock: HandClock) -> None:
     log.append([message(b"1", topic=STATE), message(None, topic=STATE)])
     assert [record.value for record in everything(log, STATE)] == [None]
     pass_in_use(log, clock, TOMBSTONES_KEPT + 1)
@@ -510,7 +506,7 @@ def test_a_lost_ring_only_costs_time(log: SqliteLog, monkeypatch: pytest.MonkeyP
     reader.close()
 
 
-def test_a_reader_that_found_nothing_does_not_read_again_until_something_is_written(
+def test_a_reader_that_found_nothing_waits_until_something_is_written(
     log: SqliteLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = log.reader({(NOTICES, 0): 0})
@@ -665,7 +661,7 @@ def test_a_file_in_place_of_a_bell_keeps_its_mode(tmp_path: Path, monkeypatch: p
     assert victim.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_link_in_place_of_the_bells_folder_leaves_what_it_names_as_it_is(tmp_path: Path) -> None:
+def test_a_link_in_place_of_the_bells_folder_leaves_its_target_alone(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.mkdir(0o700)
     (tmp_path / "log.db-wake").symlink_to(victim)

@@ -123,7 +123,7 @@ def pushes_to(bench: Bench, authors: list[Author], *, pause: float = 0.1) -> Ite
         pushing.join()
 
 
-def test_every_repository_is_copied_whole_and_the_mirror_joins_and_goes_on(bench: Bench) -> None:
+def test_every_repository_is_copied_whole_and_the_mirror_joins(bench: Bench) -> None:
     authors = repositories(bench, 4)
     wait_known(bench, authors)
     reported = fill(bench)
@@ -162,7 +162,7 @@ def test_only_what_the_rules_include_is_copied(bench: Bench) -> None:
     assert {found.checkpoint.path for found in bench.found().values() if found.checkpoint} == {"folder/1"}
 
 
-def test_a_mirror_of_the_roster_becomes_no_backup_and_the_refusal_says_how_to(bench: Bench) -> None:
+def test_a_mirror_of_the_roster_becomes_no_backup_and_is_told_how(bench: Bench) -> None:
     config = bench.folder / "bootstrap.toml"
     config.write_text(f'log = "{bench.url}"\n[mirror.{NAME}]\nroot = "{bench.root}"\nmaster = "{bench.master_url}"\n')
     run = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "bootstrap", NAME, "-c", str(config), "--backup"]
@@ -183,7 +183,7 @@ def test_a_mirror_of_the_roster_becomes_no_backup_and_the_refusal_says_how_to(be
     assert [mirror.role for mirror in roster.mirrors] == [MirrorRole.BACKUP]
 
 
-def test_a_repository_that_cannot_be_copied_keeps_the_mirror_out_until_it_can(bench: Bench) -> None:
+def test_a_repository_that_cannot_be_copied_keeps_the_mirror_out(bench: Bench) -> None:
     authors = repositories(bench, 2)
     wait_known(bench, authors)
     (bench.root / "folder").mkdir(parents=True)
@@ -291,7 +291,7 @@ def fill_many(bench: Bench, count: int) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_a_thousand_repositories_are_copied_while_pushes_go_on_and_through_a_kill(
+def test_a_thousand_repositories_are_copied_through_pushes_and_a_kill(
     bench: Bench, told: Callable[[object], None]
 ) -> None:
     told(fill_many(bench, 1000))

@@ -33,7 +33,7 @@ class Pool:
         pass
 
 
-def test_a_job_that_goes_on_at_once_does_not_wait_for_those_that_have_not_begun(
+def test_a_job_that_goes_on_at_once_does_not_wait_for_later_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(crew, "WorkerPool", Pool)

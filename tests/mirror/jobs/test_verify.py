@@ -62,7 +62,7 @@ DEEP = replace(OPTIONS, deep=True)
 Step = FingerprintPair | Checked | Callable[[], None]
 
 
-def test_a_mirror_that_has_not_joined_is_to_copy_and_compare_every_repository() -> None:
+def test_a_mirror_that_has_not_joined_copies_and_compares_all() -> None:
     picture = Picture(states={STATE_OF_IT.repository: STATE_OF_IT}, roster=Roster(mirrors=()))
     assert verify.carried(picture, "alpha") == [STATE_OF_IT]
     assert not verify.is_included(picture, "alpha", replace(STATE_OF_IT, deleted=True))
@@ -157,7 +157,7 @@ def test_a_repository_deleted_meanwhile_is_no_alarm(round_: Round) -> None:
     assert round_.runs(GONE, lambda: round_.state(replace(STATE_OF_IT, seq=4, deleted=True)), GONE, GONE) == []
 
 
-def test_a_repository_deleted_and_created_again_is_no_alarm_before_the_mirror_had_time(round_: Round) -> None:
+def test_a_repository_made_again_is_no_alarm_before_its_time(round_: Round) -> None:
     new = replace(SAME, repository="9" * 32)
     assert round_.runs(RECREATED, RECREATED, RECREATED, FingerprintPair(here=new, there=new)) == [
         ComparisonOutcome.EQUAL
@@ -193,7 +193,7 @@ def test_a_repository_no_longer_carried_is_no_alarm(round_: Round) -> None:
     assert round_.runs(MISSING, lambda: round_.roster(dropped), MISSING, MISSING) == []
 
 
-def test_a_repository_that_is_deleted_or_dropped_before_its_contents_are_read_is_no_alarm(round_: Round) -> None:
+def test_a_repository_deleted_before_it_is_read_is_no_alarm(round_: Round) -> None:
     assert round_.runs(EQUAL, LOST, options=DEEP) == [ComparisonOutcome.DIFFERS]
     round_.reported.clear()
     deleted = replace(STATE_OF_IT, seq=4, deleted=True)
@@ -203,7 +203,7 @@ def test_a_repository_that_is_deleted_or_dropped_before_its_contents_are_read_is
     assert round_.runs(EQUAL, lambda: round_.roster(dropped), LOST, options=DEEP) == []
 
 
-def test_contents_that_change_whenever_they_are_read_are_reported_as_not_compared(round_: Round) -> None:
+def test_contents_that_change_at_each_reading_are_not_compared(round_: Round) -> None:
     assert round_.runs(EQUAL, CHANGES, EQUAL, SOUND, options=DEEP) == [ComparisonOutcome.EQUAL]
     round_.reported.clear()
     assert round_.runs(EQUAL, CHANGES, EQUAL, round_.wait, CHANGES, options=DEEP) == [ComparisonOutcome.UNREACHABLE]
@@ -282,7 +282,7 @@ def metrics_of(
     return found
 
 
-def test_the_metrics_of_a_round_count_all_that_an_operator_must_act_on_and_what_was_not_compared(
+def test_the_metrics_of_a_round_count_all_that_needs_an_operator(
     round_: Round, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outcomes = {f"{number:032x}": outcome for number, outcome in enumerate(ComparisonOutcome)}

@@ -176,7 +176,7 @@ def test_a_path_without_a_repository_is_not_reported_as_equal(bench: Bench) -> N
         assert ("other: no mirror" in reported.output) == (code == 1)
 
 
-def test_contents_are_read_when_asked_for_and_what_was_not_compared_is_said(bench: Bench) -> None:
+def test_contents_are_read_when_asked_for(bench: Bench) -> None:
     (one,) = filled(bench, "one")
     with bench.mirror():
         bench.wait_served(one)
@@ -221,7 +221,7 @@ def test_contents_that_are_sound_are_equal(bench: Bench) -> None:
     ("is_mirrored", "stopped_after", "code"),
     [(True, 1, 130), (True, 2, 0), (False, 1, 2), (False, 2, 2)],
 )
-def test_an_interrupted_verify_says_what_it_found_and_whether_something_is_left(
+def test_an_interrupted_verify_says_what_it_found_and_what_is_left(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, is_mirrored: bool, stopped_after: int, code: int
 ) -> None:
     authors = filled(bench, "one", "two")

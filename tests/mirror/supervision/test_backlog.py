@@ -89,7 +89,7 @@ def test_the_oldest_event_is_the_first_of_some_queue() -> None:
     assert backlog.oldest() == 7.0
 
 
-def test_those_are_named_whose_events_hold_a_position_at_an_offset_or_behind_it() -> None:
+def test_repositories_whose_events_hold_a_position_are_named() -> None:
     backlog = Backlog({0: 0, 1: 0})
     for repository, each in (
         ("before", item(4)),

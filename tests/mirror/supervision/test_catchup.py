@@ -78,7 +78,7 @@ def bring_nothing(readers: CatchUpReaders, clock: HandClock, seconds: float) -> 
     readers.pass_over_stuck()
 
 
-def test_no_more_than_the_limit_read_at_a_time_and_the_others_follow_in_turn(readers: CatchUpReaders) -> None:
+def test_no_more_than_the_limit_read_at_a_time_and_others_follow(readers: CatchUpReaders) -> None:
     waiting = [detached(number) for number in range(LIMIT + 3)]
     for following in waiting:
         readers.start(following)
@@ -88,7 +88,7 @@ def test_no_more_than_the_limit_read_at_a_time_and_the_others_follow_in_turn(rea
     assert reading() == [following.id for following in (*waiting[1:LIMIT], waiting[LIMIT + 1])]
 
 
-def test_a_repository_that_starts_again_has_one_reader_from_its_resume_point(readers: CatchUpReaders) -> None:
+def test_a_repository_that_starts_again_has_one_reader(readers: CatchUpReaders) -> None:
     following = detached(7)
     readers.start(following)
     put(following, run=2)
@@ -140,9 +140,7 @@ def test_a_reader_that_advances_or_is_not_asked_does_not_make_way(readers: Catch
     assert {*reading()} & {following.id for following in first} == {advancing.id, unasked.id}
 
 
-def test_a_reader_without_progress_stays_while_only_its_own_partition_waits(
-    readers: CatchUpReaders, clock: HandClock
-) -> None:
+def test_a_reader_without_progress_stays_while_its_partition_waits(readers: CatchUpReaders, clock: HandClock) -> None:
     start(readers, 2 * LIMIT, partition=0)
     before = [*Reader.running]
     bring_nothing(readers, clock, 10 * STUCK_AFTER)

@@ -15,7 +15,7 @@ from testing.builders.mirror.supervising import Bench
 
 
 @pytest.mark.parametrize("wrong", ["path", "key"])
-def test_a_state_of_a_path_outside_or_of_another_key_is_rejected_and_changes_nothing(bench: Bench, wrong: str) -> None:
+def test_a_state_of_a_path_outside_or_of_another_key_is_rejected(bench: Bench, wrong: str) -> None:
     event = Chain("r").next()
     state = state_of(event, path="../r" if wrong == "path" else "r")
     key = event.repository if wrong == "path" else "e" * 32
@@ -25,7 +25,7 @@ def test_a_state_of_a_path_outside_or_of_another_key_is_rejected_and_changes_not
     assert bench.mirror.control.state_of(event.repository) is None
 
 
-def test_nothing_is_kept_of_the_state_of_a_repository_whose_deletion_is_noticed(bench: Bench) -> None:
+def test_nothing_is_kept_of_a_repository_whose_deletion_is_noticed(bench: Bench) -> None:
     chain = Chain("r")
     created, deleted = chain.next(), chain.next(Type.DELETED)
     over = state_of(deleted, deleted=True, released=2, noticed=2)
@@ -34,7 +34,7 @@ def test_nothing_is_kept_of_the_state_of_a_repository_whose_deletion_is_noticed(
     assert bench.mirror.control.state_of(chain.repository) is None
 
 
-def test_a_mirror_that_was_removed_and_added_while_it_did_not_look_says_its_levels_again(bench: Bench) -> None:
+def test_a_mirror_removed_and_added_unseen_says_its_levels_again(bench: Bench) -> None:
     event = Chain("r").next()
     mirror = Mirror(name="alpha", state=MirrorState.ACTIVE, since=1.0)
     bench.records(bench.record(ROSTER, KEY, to_json(Roster(version=1, mirrors=(mirror,)))))

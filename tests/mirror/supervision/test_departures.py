@@ -56,9 +56,7 @@ def leaves(bench: Bench) -> list[str]:
     return [worker.busy.repository for worker in bench.pool.given if worker.busy.leave]
 
 
-def test_a_repository_that_is_carried_no_more_leaves_once_its_task_has_ended_and_is_forgotten(
-    bench: Bench, acks: list[Ack | None]
-) -> None:
+def test_a_repository_not_carried_any_more_leaves_after_its_task(bench: Bench, acks: list[Ack | None]) -> None:
     chain = Chain("other/r")
     applied(bench, chain)
     event = chain.next()
@@ -103,7 +101,7 @@ def test_an_older_roster_that_stays_the_newest_counts_alone_after_a_while(bench:
     assert leaves(bench) == [chain.repository]
 
 
-def test_repositories_leave_when_a_newer_roster_confirms_the_rules_of_an_older_one(bench: Bench) -> None:
+def test_repositories_leave_when_a_newer_roster_confirms_the_rules(bench: Bench) -> None:
     chain = Chain("other/r")
     carry(bench, version=2)
     applied(bench, chain)
@@ -134,7 +132,7 @@ def test_nothing_leaves_a_backup_and_its_new_role_counts_at_once(bench: Bench) -
     assert leaves(bench) == [chain.repository]
 
 
-def test_a_repository_that_leaves_while_it_catches_up_has_no_reader_any_more(bench: Bench) -> None:
+def test_a_repository_that_leaves_while_it_catches_up_has_no_reader(bench: Bench) -> None:
     chain = Chain("other/r")
     applied(bench, chain)
     following = catching_up(bench, chain.events[0])
@@ -153,7 +151,7 @@ def test_the_note_of_a_detached_repository_goes_with_it(bench: Bench) -> None:
     assert bench.notes.detached() == []
 
 
-def test_a_repository_that_is_not_deleted_here_stays_though_its_deletion_is_noticed(bench: Bench) -> None:
+def test_a_repository_not_deleted_here_stays_when_that_is_noticed(bench: Bench) -> None:
     chain = Chain("r")
     applied(bench, chain)
     deleted = chain.next(Type.DELETED)
@@ -174,7 +172,7 @@ def test_the_ack_of_a_deletion_is_withdrawn_once_when_it_is_noticed(bench: Bench
     assert acks.count(None) == 1
 
 
-def test_a_repository_that_is_restored_after_its_deletion_is_followed_in_its_new_incarnation(bench: Bench) -> None:
+def test_a_repository_restored_after_deletion_is_followed_again(bench: Bench) -> None:
     chain, again = Chain("r"), Chain("r", incarnation=2)
     applied(bench, chain)
     deleted = chain.next(Type.DELETED)
@@ -205,7 +203,7 @@ def test_the_next_life_of_a_deleted_repository_stays_once_it_is_applied(bench: B
     assert bench.writer.acks[again.repository].incarnation == again.incarnation
 
 
-def test_a_repository_that_was_refused_is_tried_again_once_the_other_has_left(bench: Bench) -> None:
+def test_a_refused_repository_is_tried_again_once_the_other_left(bench: Bench) -> None:
     chain = Chain("other")
     applied(bench, chain)
     bench.read(Chain("other", generation=2).next())
@@ -217,9 +215,7 @@ def test_a_repository_that_was_refused_is_tried_again_once_the_other_has_left(be
     assert [note.attempts for note in bench.notes.detached()] == [1]
 
 
-def test_an_ack_from_before_a_restart_is_withdrawn_once_when_the_deletion_is_noticed(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_ack_from_before_a_restart_is_withdrawn_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     deletion = Deletion(bench)
     withdrawn: list[str] = []
     monkeypatch.setattr(AckBook, "withdraw", lambda self, repository: withdrawn.append(repository))
@@ -239,7 +235,7 @@ def test_a_lost_copy_of_the_next_life_is_missed_at_a_start(bench: Bench) -> None
     assert [(note.repository, note.reason) for note in bench.notes.detached()] == [(again.repository, Reason.GAP)]
 
 
-def test_a_deletion_of_another_history_than_the_one_that_was_deleted_here_is_not_acked(bench: Bench) -> None:
+def test_a_deletion_of_another_history_than_here_is_not_acked(bench: Bench) -> None:
     deletion = Deletion(bench)
     deletion.restart({}, replace(deletion.state, incarnation="e" * 32, seq=5, noticed=1))
     assert bench.writer.acks == {}

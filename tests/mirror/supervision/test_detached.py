@@ -59,7 +59,7 @@ def test_a_note_stays_until_what_was_caught_up_is_applied(bench: Bench, monkeypa
     assert bench.notes.detached() == []
 
 
-def test_one_that_has_everything_rejoins_at_the_position_of_the_stream_and_not_before(
+def test_a_complete_repository_rejoins_at_the_position_of_the_stream(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = Chain("r").next()
@@ -107,7 +107,7 @@ def test_one_that_joined_is_acked_as_attached(bench: Bench, monkeypatch: pytest.
     assert following.checkpoint == checkpoint(first)
 
 
-def test_a_repository_that_the_master_deleted_while_its_worker_died_is_set_aside_and_not_repaired(bench: Bench) -> None:
+def test_a_repository_deleted_while_its_worker_died_is_set_aside(bench: Bench) -> None:
     chain = Chain("r")
     created, pushed, deleted = chain.next(), chain.next(), chain.next(Type.DELETED)
     bench.read(created)
@@ -122,7 +122,7 @@ def test_a_repository_that_the_master_deleted_while_its_worker_died_is_set_aside
     assert (task.leave, task.heal) == (True, None)
 
 
-def test_a_task_that_was_under_way_when_its_repository_was_detached_is_not_taken_for_the_repair(bench: Bench) -> None:
+def test_a_task_under_way_at_the_detaching_is_not_the_repair(bench: Bench) -> None:
     first, second = Chain("r").take(2)
     bench.read(first)
     bench.applied(first)
@@ -135,7 +135,7 @@ def test_a_task_that_was_under_way_when_its_repository_was_detached_is_not_taken
     assert bench.pool.given[-1].busy.heal is Reason.CORRUPT
 
 
-def test_events_of_a_detached_repository_hold_neither_memory_nor_the_position(bench: Bench) -> None:
+def test_events_of_a_detached_repository_hold_no_memory_or_position(bench: Bench) -> None:
     first, *more = Chain("r").take(3)
     bench.read(first)
     bench.applied(first)
@@ -145,9 +145,7 @@ def test_events_of_a_detached_repository_hold_neither_memory_nor_the_position(be
     assert bench.mirror.state.backlog.positions() == {0: bench.offset}
 
 
-def test_repositories_of_a_partition_that_brings_nothing_make_way_and_one_that_advances_stays(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_repositories_of_a_silent_partition_make_way(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     Reader.running = []
     monkeypatch.setattr(catchup, "Source", Reader)
     bench.start({0: 0, 1: 0})

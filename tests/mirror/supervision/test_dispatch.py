@@ -46,7 +46,7 @@ def renamed(bench: Bench, chain: Chain, path: str) -> Event:
     return event
 
 
-def test_a_repository_that_was_forgotten_while_it_waited_and_came_back_has_one_task_at_a_time(bench: Bench) -> None:
+def test_a_repository_forgotten_while_it_waited_has_one_task_at_a_time(bench: Bench) -> None:
     bench.pool.limits[Lane.LIGHT] = 0
     first, second = Chain("r").take(2)
     bench.read(first)
@@ -85,7 +85,7 @@ def test_a_renamed_repository_is_repaired_from_where_it_is_now(bench: Bench) -> 
     assert (task(bench).heal, task(bench).path) == (Reason.CORRUPT, "new")
 
 
-def test_a_repository_that_the_master_renamed_is_repaired_from_its_new_place(bench: Bench) -> None:
+def test_a_repository_that_the_master_renamed_is_repaired_there(bench: Bench) -> None:
     chain = Chain("old")
     first = chain.next()
     bench.read(first)
@@ -97,7 +97,7 @@ def test_a_repository_that_the_master_renamed_is_repaired_from_its_new_place(ben
     assert (task(bench).heal, task(bench).path) == (Reason.CORRUPT, "new")
 
 
-def test_a_deletion_that_is_noticed_while_its_task_runs_is_forgotten_after_it(bench: Bench) -> None:
+def test_a_deletion_noticed_while_its_task_runs_is_forgotten_after_it(bench: Bench) -> None:
     chain = Chain("r")
     created, deleted = chain.next(), chain.next(Type.DELETED)
     bench.read(created)
@@ -110,7 +110,7 @@ def test_a_deletion_that_is_noticed_while_its_task_runs_is_forgotten_after_it(be
     assert bench.mirror.state.table.get(chain.repository) is None
 
 
-def test_a_deletion_that_was_released_long_ago_is_carried_out_once_it_is_applied(bench: Bench) -> None:
+def test_a_deletion_released_long_ago_is_carried_out_once_applied(bench: Bench) -> None:
     chain = Chain("r")
     created, deleted = chain.next(), chain.next(Type.DELETED)
     over = state_of(deleted, deleted=True, released=2, noticed=2)
@@ -122,7 +122,7 @@ def test_a_deletion_that_was_released_long_ago_is_carried_out_once_it_is_applied
     assert (task(bench).items, task(bench).released, task(bench).incarnation) == ((), 2, deleted.incarnation)
 
 
-def test_an_ack_has_the_floor_of_the_outcome_and_keeps_since_when_it_serves(bench: Bench) -> None:
+def test_an_ack_has_the_floor_of_the_outcome_and_its_time_of_serving(bench: Bench) -> None:
     first, second, third = Chain("r").take(3)
     for event, served_at, floor in ((first, 7.0, 0), (second, 0.0, 3), (third, 0.0, 0)):
         bench.read(event)

@@ -30,7 +30,7 @@ def carry(bench: Bench, *rules: str) -> None:
     bench.records(bench.record(ROSTER, KEY, to_json(Roster(version=1, mirrors=(mirror,)))))
 
 
-def test_a_repository_whose_events_come_faster_than_they_are_applied_is_detached_and_resumes_at_the_first(
+def test_a_repository_with_events_too_fast_is_detached_and_resumes(
     bench: Bench,
 ) -> None:
     bench.settings = replace(bench.settings, repository_buffer_bytes=1500)
@@ -50,7 +50,7 @@ def test_an_event_that_is_read_again_after_it_was_applied_is_no_work(bench: Benc
     assert len(bench.pool.given) == 1
 
 
-def test_events_of_before_a_rename_to_a_path_that_is_not_carried_are_left_out_and_later_ones_count(
+def test_events_of_before_a_rename_to_another_path_are_left_out(
     bench: Bench,
 ) -> None:
     chain = Chain("this/r")
@@ -102,7 +102,7 @@ def test_an_event_in_another_partition_than_its_repository_is_rejected(bench: Be
     assert len(bench.writer.others) == 1
 
 
-def test_an_event_of_a_newer_version_waits_for_an_upgrade_and_no_repair_replaces_it(bench: Bench) -> None:
+def test_an_event_of_a_newer_version_waits_for_an_upgrade(bench: Bench) -> None:
     first, second = Chain("r").take(2)
     bench.read(first)
     bench.applied(first)
@@ -120,7 +120,7 @@ def test_a_reject_fits_into_the_log_with_any_value(bench: Bench) -> None:
     check_message(message)
 
 
-def test_a_record_in_another_partition_than_the_repositorys_is_rejected_with_the_cause() -> None:
+def test_a_record_in_a_strange_partition_is_rejected_with_the_cause() -> None:
     event = Chain("r").next()
     own = partition_of(event.repository, 20)
     record = Record(

@@ -88,7 +88,7 @@ def test_what_is_released_is_served_only_of_the_history_that_is_there(members: d
     assert following_of("1" * 32, "a", **{**sound, **members}).may_release is may
 
 
-def test_only_what_is_carried_lacks_a_history_that_replaced_the_mirrors_own() -> None:
+def test_only_what_is_carried_lacks_a_replacing_history() -> None:
     own = before_first("r" * 32, "a" * 32, "r", 1)
     following = following_of(own.repository, "r", checkpoint=own, incarnation="b" * 32, retired=("a" * 32,))
     assert [following.lacks(expected) for expected in (0, 1)] == [False, True]

@@ -271,7 +271,7 @@ def test_each_phase_answers_each_message_as_the_table_says(
 
 
 @pytest.mark.parametrize("phase", Phase)
-def test_a_repository_listens_to_the_stream_or_to_its_present_reader_alone(phase: Phase) -> None:
+def test_a_repository_listens_to_the_stream_or_its_present_reader(phase: Phase) -> None:
     following = follow(phase, {"run": 2})
     assert following.listens() is (phase in (STREAM, JOINING))
     assert [following.listens(run) for run in (1, 2)] == [False, phase is CATCHING_UP]
@@ -279,7 +279,7 @@ def test_a_repository_listens_to_the_stream_or_to_its_present_reader_alone(phase
 
 
 @pytest.mark.parametrize("phase", Phase)
-def test_a_request_waits_while_it_is_held_or_a_note_or_a_task_is_in_the_way(phase: Phase) -> None:
+def test_a_request_waits_while_a_hold_a_note_or_a_task_is_in_the_way(phase: Phase) -> None:
     assert follow(phase, {}).can_take_up(4)
     assert not follow(phase, {"heal_requests": (4,)}).can_take_up(4)
     assert not follow(phase, {"unwritten_note": note(Reason.GAP)}).can_take_up(4)

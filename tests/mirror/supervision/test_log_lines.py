@@ -51,7 +51,7 @@ def apply_one(bench: Bench) -> tuple[Event, Event]:
     return first, second
 
 
-def test_line_about_a_detached_repository_names_the_event_that_was_not_applied(bench: Bench, lines: list[Any]) -> None:
+def test_a_line_about_a_detached_repository_names_the_event(bench: Bench, lines: list[Any]) -> None:
     first, second = apply_one(bench)
     trouble = Trouble(reason=Reason.LOCKED, note="locked by vm/1:2")
     bench.answer(bench.pool.given[-1], done=0, checkpoint=checkpoint(first), folder="/x", serving=1, trouble=trouble)
@@ -60,9 +60,7 @@ def test_line_about_a_detached_repository_names_the_event_that_was_not_applied(b
     assert (line["applied"], line["reason"], line["note"]) == (1, "locked", "locked by vm/1:2")
 
 
-def test_line_about_a_detached_repository_without_queued_events_names_the_last_that_was_applied(
-    bench: Bench, lines: list[Any]
-) -> None:
+def test_a_line_about_a_detached_repository_names_the_last_applied(bench: Bench, lines: list[Any]) -> None:
     [first] = Chain("r").take(1)
     bench.read(first)
     bench.applied(first)
@@ -72,7 +70,7 @@ def test_line_about_a_detached_repository_without_queued_events_names_the_last_t
     assert line["applied"] == 1
 
 
-def test_line_about_a_repository_that_has_no_event_names_repository_and_path(bench: Bench, lines: list[Any]) -> None:
+def test_a_line_about_a_repository_without_an_event_names_its_path(bench: Bench, lines: list[Any]) -> None:
     chain = Chain("r")
     following = bench.mirror.state.table.get_or_add(chain.repository, "r")
     bench.mirror.detachments.detach(following, Reason.GAP, "lacks one")
@@ -88,9 +86,7 @@ def test_line_about_a_note_that_cannot_be_written_names_the_event(
     assert names(lines, "note not written") == [of(second)]
 
 
-def test_line_about_a_worker_that_died_names_the_first_event_of_its_task_and_how_many_it_had(
-    bench: Bench, lines: list[Any]
-) -> None:
+def test_a_line_about_a_dead_worker_names_the_first_event_of_its_task(bench: Bench, lines: list[Any]) -> None:
     _, second = apply_one(bench)
     bench.mirror.receive(Answered(worker=bench.pool.given[-1], answer=None))
     [line] = [line for line in lines if line["event"] == "worker died"]
@@ -98,9 +94,7 @@ def test_line_about_a_worker_that_died_names_the_first_event_of_its_task_and_how
     assert line["events"] == 1
 
 
-def test_line_about_a_worker_that_died_without_an_event_names_repository_and_path(
-    bench: Bench, lines: list[Any]
-) -> None:
+def test_a_line_about_a_dead_worker_without_an_event_names_the_path(bench: Bench, lines: list[Any]) -> None:
     bench.break_down()
     bench.passes(60)
     worker = bench.pool.given[-1]

@@ -49,7 +49,7 @@ def apply(bench: Bench, event: Event) -> None:
     )
 
 
-def test_caches_are_filled_while_no_light_worker_is_busy_but_with_what_is_slow(bench: Bench) -> None:
+def test_caches_are_filled_while_light_workers_do_only_slow_work(bench: Bench) -> None:
     event, other = Chain("r").next(), Chain("other").next()
     apply(bench, event)
     bench.read(other)
@@ -64,7 +64,7 @@ def test_caches_are_filled_while_no_light_worker_is_busy_but_with_what_is_slow(b
     assert begun(bench, Warm) == [Warm(repository=event.repository, folder="/x", relock=True)]
 
 
-def test_caches_are_filled_a_moment_after_the_release_so_that_its_ack_goes_first(bench: Bench) -> None:
+def test_caches_are_filled_after_the_release_so_that_its_ack_goes_first(bench: Bench) -> None:
     event = Chain("r").next()
     apply(bench, event)
     bench.passes(1)
@@ -78,7 +78,7 @@ def test_caches_are_filled_a_moment_after_the_release_so_that_its_ack_goes_first
     assert begun(bench, Warm) == [Warm(repository=event.repository, folder="/x")]
 
 
-def test_pushes_without_a_pause_put_off_the_filling_of_caches_only_for_a_time(bench: Bench) -> None:
+def test_pushes_without_a_pause_put_off_the_filling_only_for_a_time(bench: Bench) -> None:
     events = [Chain(name).next() for name in ("a", "b", "busy")]
     for event in events[:2]:
         apply(bench, event)
@@ -94,7 +94,7 @@ def test_pushes_without_a_pause_put_off_the_filling_of_caches_only_for_a_time(be
     assert begun(bench, Warm) == [Warm(repository=events[0].repository, folder="/x")]
 
 
-def test_a_repository_whose_task_is_long_keeps_its_turn_and_others_do_not_wait(bench: Bench) -> None:
+def test_a_repository_with_a_long_task_keeps_its_turn(bench: Bench) -> None:
     event, other = Chain("r").next(), Chain("other").next()
     for each in (event, other):
         apply(bench, each)
@@ -113,7 +113,7 @@ def test_a_repository_whose_task_is_long_keeps_its_turn_and_others_do_not_wait(b
     assert begun(bench, Warm) == [Warm(repository=event.repository, folder="/x", relock=True)]
 
 
-def test_what_was_set_aside_long_enough_ago_is_removed_once_in_an_interval(bench: Bench) -> None:
+def test_what_was_set_aside_long_ago_is_removed_once_in_an_interval(bench: Bench) -> None:
     bench.pool.limits[Lane.CHECK] = 9
     bench.passes(100)
     [sweep] = begun(bench, Sweep)
@@ -124,7 +124,7 @@ def test_what_was_set_aside_long_enough_ago_is_removed_once_in_an_interval(bench
     assert len(begun(bench, Sweep)) == 2
 
 
-def test_removals_have_their_turn_while_a_repository_is_always_due_to_be_read_through(bench: Bench) -> None:
+def test_removals_have_their_turn_beside_a_constant_reading_through(bench: Bench) -> None:
     """Without any removal copies that were set aside would fill the disk."""
     check_every(bench, 60.0)
     apply(bench, Chain("large").next())
@@ -189,7 +189,7 @@ def test_a_detached_repository_is_not_read_through_and_keeps_its_reason(bench: B
     assert [note.reason for note in bench.notes.detached()] == [Reason.FORK]
 
 
-def test_a_level_that_went_down_is_read_again_from_the_beginning_of_the_log(bench: Bench) -> None:
+def test_a_level_that_went_down_is_read_from_the_beginning_of_the_log(bench: Bench) -> None:
     first, second = Chain("r").take(2)
     for event in (first, second):
         apply(bench, event)
@@ -197,7 +197,7 @@ def test_a_level_that_went_down_is_read_again_from_the_beginning_of_the_log(benc
     assert [(note.reason, note.offset) for note in bench.notes.detached()] == [(Reason.GAP, 0)]
 
 
-def test_a_release_that_a_check_does_not_find_is_carried_out_again_unless_another_came_meanwhile(bench: Bench) -> None:
+def test_a_release_that_a_check_does_not_find_is_carried_out_again(bench: Bench) -> None:
     event = Chain("r").next()
     apply(bench, event)
     following = bench.mirror.state.table.get(event.repository)

@@ -79,7 +79,7 @@ def test_only_an_ack_that_a_notice_may_wait_for_is_signed(state: State, written:
     assert [ack.signature for ack in written.acks if ack] == [None, "signed", "signed", None]
 
 
-def test_what_is_served_since_an_unknown_time_is_served_since_it_was_applied(state: State, written: Written) -> None:
+def test_what_is_served_since_an_unknown_time_is_since_its_applying(state: State, written: Written) -> None:
     following = state.table.get_or_add(FIRST, "q")
     put(following, checkpoint=replace(before_first(FIRST, "3" * 32, "q", 1), seq=4, time=7.0))
     state.acks.send(following)

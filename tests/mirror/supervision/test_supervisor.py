@@ -47,7 +47,7 @@ def test_a_batch_that_took_too_long_and_then_failed_whole_is_tried_again(bench: 
     assert bench.notes.detached()[0].attempts > 0
 
 
-def test_what_should_pass_and_does_not_for_as_long_as_is_slow_detaches_its_repository(bench: Bench) -> None:
+def test_what_should_pass_and_does_not_detaches_its_repository(bench: Bench) -> None:
     bench.clock.advance(1.0)
     bench.read(Chain("r").next())
     trouble, began = Trouble(reason=Reason.LOCKED, note="locked", passing=True), bench.clock.monotonic()
@@ -75,9 +75,7 @@ def test_what_failed_after_a_part_of_it_was_done_is_taken_together_again(bench: 
 
 
 @pytest.mark.parametrize("backup", [False, True])
-def test_events_of_a_repository_whose_deletion_is_noticed_are_work_for_a_backup_alone(
-    bench: Bench, backup: bool
-) -> None:
+def test_events_of_a_noticed_deletion_are_work_for_a_backup_alone(bench: Bench, backup: bool) -> None:
     bench.settings = replace(bench.settings, backup=backup)
     bench.start({0: 0})
     chain = Chain("r")
@@ -88,7 +86,7 @@ def test_events_of_a_repository_whose_deletion_is_noticed_are_work_for_a_backup_
     assert bool(bench.pool.given) is backup
 
 
-def test_more_trouble_while_it_is_detached_does_not_move_where_a_repository_reads_on(bench: Bench) -> None:
+def test_more_trouble_does_not_move_where_a_repository_reads_on(bench: Bench) -> None:
     [event] = Chain("r").take(1)
     bench.records(bench.record(EVENTS, event.repository, b"junk"))
     bench.read(event)
@@ -119,7 +117,7 @@ def test_more_trouble_while_it_is_detached_does_not_move_where_a_repository_read
         assert note.attempts > 0
 
 
-def test_a_repository_detached_in_the_middle_of_a_long_task_is_healed_after_it(bench: Bench) -> None:
+def test_a_repository_detached_in_a_long_task_is_healed_after_it(bench: Bench) -> None:
     [event] = Chain("r").take(1)
     bench.read(event)
     bench.records(bench.record(EVENTS, event.repository, b"junk"))
@@ -149,7 +147,7 @@ def test_a_deletion_whose_ack_a_kill_prevented_is_acked_after_the_restart(bench:
     assert (ack.applied, ack.serving, ack.event, ack.digest) == (2, 2, deleted.id, deleted.digest)
 
 
-def test_a_deletion_that_was_released_but_whose_last_ack_a_kill_prevented_is_acked_after_the_restart(
+def test_a_released_deletion_is_acked_after_a_restart(
     bench: Bench,
 ) -> None:
     chain = Chain("r")
@@ -168,9 +166,7 @@ def test_a_deletion_that_was_released_but_whose_last_ack_a_kill_prevented_is_ack
 
 
 @pytest.mark.parametrize("acked", ["an older level", "nothing"])
-def test_a_deletion_that_was_swept_before_its_last_ack_reached_the_log_is_acked_when_its_notice_waits(
-    bench: Bench, acked: str
-) -> None:
+def test_a_deletion_swept_before_its_ack_is_acked_when_noticed(bench: Bench, acked: str) -> None:
     chain = Chain("r")
     created, deleted = chain.next(), chain.next(Type.DELETED)
     bench.read(created)
@@ -200,7 +196,7 @@ def test_a_turn_waits_long_only_while_nothing_is_under_way(bench: Bench) -> None
     assert bench.mirror.turn_time() == BUSY_TURN
 
 
-def test_the_note_of_a_deletion_goes_once_it_is_noticed_and_nothing_names_the_repository(bench: Bench) -> None:
+def test_the_note_of_a_deletion_goes_once_it_is_noticed(bench: Bench) -> None:
     deletion = Deletion(bench)
     deletion.restart(deletion.acks, deletion.state)  # its ack is withdrawn now, which a kill may prevent
     assert deletion.noted() == [deletion.repository]
@@ -208,7 +204,7 @@ def test_the_note_of_a_deletion_goes_once_it_is_noticed_and_nothing_names_the_re
     assert deletion.noted() == []
 
 
-def test_events_of_a_deleted_repository_need_no_work_when_its_note_is_gone(bench: Bench) -> None:
+def test_events_of_a_deleted_repository_need_no_work_without_its_note(bench: Bench) -> None:
     deletion = Deletion(bench)
     for _ in range(2):
         deletion.restart({}, deletion.state)
@@ -219,7 +215,7 @@ def test_events_of_a_deleted_repository_need_no_work_when_its_note_is_gone(bench
         assert bench.mirror.state.backlog.positions() == {0: bench.offset}
 
 
-def test_a_deletion_that_is_noticed_is_carried_out_where_the_repository_is_still_here(bench: Bench) -> None:
+def test_a_noticed_deletion_is_carried_out_where_it_is_still_here(bench: Bench) -> None:
     chain = Chain("r")
     created, deleted = chain.next(), chain.next(Type.DELETED)
     bench.read(created)
@@ -242,7 +238,7 @@ def test_the_note_of_a_deletion_stays_as_long_as_it_may_be_needed(bench: Bench, 
     assert deletion.noted() == [deletion.repository]
 
 
-def test_a_log_that_lost_records_while_events_wait_moves_no_position_past_them(bench: Bench) -> None:
+def test_a_log_that_lost_records_moves_no_position_past_waiting_events(bench: Bench) -> None:
     events = Chain("r").take(6)
     bench.read(*events)
     first = bench.pool.given[-1]
@@ -277,7 +273,7 @@ def test_the_deletion_of_a_repository_that_never_was_here_is_acked(bench: Bench)
     assert (ack.applied, ack.serving, ack.event) == (2, 2, deleted.id)
 
 
-def test_positions_that_do_not_move_are_stored_again_before_kafka_forgets_them(bench: Bench) -> None:
+def test_positions_that_do_not_move_are_stored_again_in_time(bench: Bench) -> None:
     bench.start({0: 0})
     for _ in range(50):
         bench.clock.advance(150.0)
@@ -333,7 +329,7 @@ def test_rules_that_carry_more_make_the_mirror_look_for_what_it_lacks(bench: Ben
     assert bench.writer.asked
 
 
-def test_a_worker_that_small_work_occupies_too_long_is_replaced_and_then_killed(bench: Bench) -> None:
+def test_a_worker_that_small_work_holds_too_long_is_replaced(bench: Bench) -> None:
     [event] = Chain("r").take(1)
     bench.read(event)
     [worker] = bench.pool.given
@@ -357,7 +353,7 @@ def test_a_worker_that_died_while_it_was_slow_did_not_hang(bench: Bench) -> None
     assert bench.notes.detached()[0].note == "its worker died"
 
 
-def test_a_heal_request_for_what_is_at_work_is_kept_until_it_can_be_granted(bench: Bench) -> None:
+def test_a_heal_request_for_what_is_at_work_is_kept(bench: Bench) -> None:
     [event] = Chain("r").take(1)
     bench.read(event)
     bench.passes(6)
@@ -373,7 +369,7 @@ def test_a_heal_request_for_what_is_at_work_is_kept_until_it_can_be_granted(benc
     assert bench.notes.requests.list_open() == [request]
 
 
-def test_a_heal_request_is_answered_once_the_repository_follows_the_stream_again(bench: Bench) -> None:
+def test_a_heal_request_is_answered_once_the_stream_is_followed(bench: Bench) -> None:
     [event] = Chain("r").take(1)
     bench.read(event)
     bench.applied(event)
@@ -423,9 +419,7 @@ def test_a_heal_request_of_a_newer_version_is_left_to_it(bench: Bench) -> None:
 
 @pytest.mark.parametrize("end", ["in trouble", "dead"])
 @pytest.mark.parametrize("releases", [False, True])
-def test_a_new_copy_that_was_requested_is_made_though_the_task_under_way_ends_badly(
-    bench: Bench, end: str, releases: bool
-) -> None:
+def test_a_requested_copy_is_made_though_the_task_under_way_ends_badly(bench: Bench, end: str, releases: bool) -> None:
     first, second = Chain("r").take(2)
     bench.read(first)
     state = {"done": 0, "checkpoint": checkpoint(first), "folder": "/x", "serving": 0}
@@ -479,7 +473,7 @@ def test_a_worker_that_hangs_at_its_start_is_replaced_and_then_killed(bench: Ben
     assert bench.pool.killed == [worker]
 
 
-def test_the_third_of_three_large_pushes_at_once_does_not_wait_for_the_others(bench: Bench) -> None:
+def test_the_third_of_three_large_pushes_does_not_wait_for_the_others(bench: Bench) -> None:
     bench.pool.limits[Lane.HEAVY] = 2
     pushed = [bench.push_large() for _ in range(3)]
     assert len(bench.large()) == 2
@@ -534,9 +528,7 @@ def test_after_a_restart_everything_detached_is_tried_once_but_a_fork(
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_of_two_folders_with_one_repository_the_one_at_its_path_is_followed_and_both_are_named(
-    bench: Bench, *, is_first: bool
-) -> None:
+def test_of_two_folders_with_one_repository_the_one_in_place_counts(bench: Bench, *, is_first: bool) -> None:
     [event] = Chain("proj").take(1)
     own, copy = bench.settings.local("proj"), bench.settings.local("proj.bak")
     found = [FoundRepository(folder=folder, checkpoint=checkpoint(event), serving=1) for folder in (own, copy)]
@@ -548,7 +540,7 @@ def test_of_two_folders_with_one_repository_the_one_at_its_path_is_followed_and_
     assert [(line["log_level"], line["folder"], line["other"]) for line in lines] == [("error", own, copy)]
 
 
-def test_a_slow_task_that_ends_well_finishes_nothing_of_the_queue_that_was_dropped(bench: Bench) -> None:
+def test_a_slow_task_that_ends_well_finishes_nothing_of_a_dropped_queue(bench: Bench) -> None:
     [event] = Chain("r").take(1)
     bench.read(event)
     bench.passes(6)
@@ -576,7 +568,7 @@ def test_deaths_of_workers_with_a_success_between_them_are_counted_apart(bench: 
     assert bench.notes.detached() == []
 
 
-def test_a_repository_that_was_detached_by_its_last_ack_is_detached_although_its_note_is_lost(bench: Bench) -> None:
+def test_a_repository_detached_by_its_last_ack_stays_so_without_a_note(bench: Bench) -> None:
     event = Chain("r").next()
     bench.read(event)
     bench.applied(event)
@@ -587,9 +579,7 @@ def test_a_repository_that_was_detached_by_its_last_ack_is_detached_although_its
     assert [note.reason for note in bench.notes.detached()] == [Reason.GAP]
 
 
-def test_what_expired_is_read_on_from_where_the_log_ended_when_the_master_was_asked(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_expired_is_read_on_from_where_the_master_was_asked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench.mirror.readers, "_start_next", lambda: None)
     first, other = Chain("r").next(), Chain("other").next()
     bench.read(first)
@@ -610,7 +600,7 @@ def test_what_expired_is_read_on_from_where_the_log_ended_when_the_master_was_as
     assert (following.phase, following.note.offset) == (Phase.CATCHING_UP, ended)
 
 
-def test_a_mirror_has_no_trouble_any_more_when_the_repository_of_the_unwritten_note_is_gone(
+def test_a_mirror_has_no_trouble_when_an_unwritten_notes_owner_is_gone(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [event], [other] = Chain("one").take(1), Chain("two").take(1)
@@ -631,9 +621,7 @@ def test_a_mirror_has_no_trouble_any_more_when_the_repository_of_the_unwritten_n
     assert bench.mirror.detachments.find_trouble()[0] is None
 
 
-def test_a_repository_without_a_known_path_is_named_by_its_id_while_its_note_cannot_be_written(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repository_without_a_path_is_named_by_its_id(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     [event] = Chain("one").take(1)
     bench.read(event)
 
@@ -670,7 +658,7 @@ def test_a_mirror_has_no_trouble_any_more_when_its_disk_takes_the_note(
     assert (bench.beat().trouble, bench.beat().trouble_since) == (None, None)
 
 
-def test_an_ack_says_since_when_its_repository_is_detached_also_after_other_attempts_and_a_restart(
+def test_an_ack_says_since_when_its_repository_is_detached(
     bench: Bench,
 ) -> None:
     [event] = Chain("one").take(1)
@@ -688,7 +676,7 @@ def test_an_ack_says_since_when_its_repository_is_detached_also_after_other_atte
     assert bench.writer.acks[event.repository].detached_since == since
 
 
-def test_a_sign_of_life_says_how_old_the_oldest_event_is_that_is_not_applied(bench: Bench) -> None:
+def test_a_heartbeat_says_how_old_the_oldest_unapplied_event_is(bench: Bench) -> None:
     one, two = Chain("one").next(), Chain("two").next()
     bench.read(one)
     assert bench.beat().oldest == 1.0
@@ -698,9 +686,7 @@ def test_a_sign_of_life_says_how_old_the_oldest_event_is_that_is_not_applied(ben
     assert bench.beat().oldest == 7.0
 
 
-def test_a_heal_request_is_kept_as_long_as_the_note_of_it_cannot_be_written(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_heal_request_is_kept_while_its_note_cannot_be_written(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     [event] = Chain("r").take(1)
     bench.read(event)
     bench.applied(event)
@@ -717,7 +703,7 @@ def test_a_heal_request_is_kept_as_long_as_the_note_of_it_cannot_be_written(
     assert bench.notes.detached()[0].note == "an operator asked for a new copy"
 
 
-def test_a_backup_lacks_nothing_of_a_repository_that_was_renamed_out_of_its_rules(bench: Bench) -> None:
+def test_a_backup_lacks_nothing_of_one_renamed_out_of_its_rules(bench: Bench) -> None:
     bench.settings = replace(bench.settings, backup=True)
     bench.start({0: 0})
     narrow = Mirror(name="alpha", state=MirrorState.ACTIVE, rules=Rules(include=("path:r",)))
@@ -761,7 +747,7 @@ def test_a_level_that_went_down_while_the_mirror_runs_is_acked(bench: Bench) -> 
     assert (ack.applied, ack.serving, ack.event) == (2, 2, restored.id)
 
 
-def test_a_store_that_was_restored_without_an_event_is_found_by_reading_and_believed(bench: Bench) -> None:
+def test_a_store_restored_without_an_event_is_found_by_reading(bench: Bench) -> None:
     bench.settings = replace(bench.settings, check_interval=1.0)
     bench.start({0: 0})
     bench.pool.limits[Lane.CHECK] = 1
@@ -778,7 +764,7 @@ def test_a_store_that_was_restored_without_an_event_is_found_by_reading_and_beli
     assert (ack.applied, ack.serving, ack.event, ack.detached) == (2, 2, events[1].id, Reason.GAP)
 
 
-def test_a_release_that_another_process_is_in_the_way_of_is_tried_again_where_only_an_operator_can_heal(
+def test_a_release_in_a_strangers_way_is_tried_again(
     bench: Bench,
 ) -> None:
     chain = Chain("r")
@@ -796,7 +782,7 @@ def test_a_release_that_another_process_is_in_the_way_of_is_tried_again_where_on
     assert bench.writer.acks[event.repository].detached == Reason.FORK
 
 
-def test_a_release_of_another_event_than_the_one_that_is_here_is_not_carried_out(bench: Bench) -> None:
+def test_a_release_of_another_event_than_here_is_not_carried_out(bench: Bench) -> None:
     chain = Chain("r")
     for event in chain.take(2):
         bench.read(event)
@@ -811,9 +797,7 @@ def test_a_release_of_another_event_than_the_one_that_is_here_is_not_carried_out
 
 
 @pytest.mark.parametrize("when", ["while it runs", "at the start"])
-def test_a_roster_with_a_rule_that_cannot_be_evaluated_is_taken_and_the_rule_leaves_nothing_out(
-    bench: Bench, when: str
-) -> None:
+def test_a_roster_with_a_bad_rule_is_taken_and_leaves_nothing_out(bench: Bench, when: str) -> None:
     wanted, refused, left_out = (Chain(path).next() for path in ("wanted/r", "refused/r", "private/r"))
     old = r"re:refused/(?=r)"  # RE2 has no lookahead
     rules = Rules(include=("re:wanted/", old), exclude=("re:private/", "re:(.)\\1"))
@@ -837,7 +821,7 @@ def test_a_roster_with_a_rule_that_cannot_be_evaluated_is_taken_and_the_rule_lea
 
 
 @pytest.mark.parametrize("skew", [-3600.0, 0.0, 3600.0])
-def test_web_servers_learn_when_this_machine_heard_the_aggregator_for_any_clock(bench: Bench, skew: float) -> None:
+def test_web_servers_learn_when_the_aggregator_was_heard_by_any_clock(bench: Bench, skew: float) -> None:
     file = Path(bench.settings.folder) / "fresh"
     file.parent.mkdir(parents=True, exist_ok=True)
 
@@ -859,9 +843,7 @@ def test_web_servers_learn_when_this_machine_heard_the_aggregator_for_any_clock(
 
 
 @pytest.mark.parametrize("whose", ["another's", "overtaken"])
-def test_a_level_that_a_check_read_is_believed_only_if_it_is_the_repositorys_and_lower(
-    bench: Bench, whose: str
-) -> None:
+def test_a_level_that_a_check_read_counts_only_if_it_is_lower(bench: Bench, whose: str) -> None:
     ours, other = Chain("p"), Chain("p", generation=2)
     for event in ours.take(3):
         bench.read(event)
@@ -873,7 +855,7 @@ def test_a_level_that_a_check_read_is_believed_only_if_it_is_the_repositorys_and
     assert (told.applied, told.detached) == (3, None)
 
 
-def test_a_repository_that_changed_while_it_was_read_through_is_read_again_after_the_others_and_none_waits_for_it(
+def test_a_repository_that_changed_while_read_waits_for_the_others(
     bench: Bench,
 ) -> None:
     bench.settings = replace(bench.settings, check_interval=1.0)
@@ -917,9 +899,7 @@ def test_reading_a_large_repository_through_holds_up_no_repair(bench: Bench) -> 
 
 
 @pytest.mark.parametrize(("size", "lane"), [(600_000, Lane.LIGHT), (60_000_000, Lane.HEAVY)])
-def test_a_bundle_of_the_blob_store_waits_for_large_ones_only_if_it_is_large(
-    bench: Bench, size: int, lane: Lane
-) -> None:
+def test_a_blob_waits_for_large_ones_only_if_it_is_large(bench: Bench, size: int, lane: Lane) -> None:
     chain = Chain("r")
     created, pushed = chain.next(), chain.next()
     bench.read(created)
@@ -929,9 +909,7 @@ def test_a_bundle_of_the_blob_store_waits_for_large_ones_only_if_it_is_large(
     assert bench.pool.given[-1].lane is lane
 
 
-def test_a_deletion_whose_note_cannot_be_removed_is_told_and_the_note_goes_later(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_note_of_a_deletion_that_cannot_go_goes_later(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     chain = Chain("r")
     created, deleted = chain.next(), chain.next(Type.DELETED)
     bench.read(created)
@@ -958,7 +936,7 @@ def test_a_deletion_whose_note_cannot_be_removed_is_told_and_the_note_goes_later
     assert bench.notes.detached() == []
 
 
-def test_a_repository_that_cannot_be_set_aside_rests_before_the_next_attempt(bench: Bench) -> None:
+def test_a_repository_that_cannot_be_set_aside_rests_first(bench: Bench) -> None:
     chain = Chain("r")
     created, deleted = chain.next(), chain.next(Type.DELETED)
     bench.read(created)
@@ -1003,7 +981,7 @@ def test_a_repository_that_cannot_be_set_aside_is_tried_ever_more_rarely(bench: 
     assert bench.notes.detached() == []
 
 
-def test_positions_that_expired_are_passed_and_what_was_lost_is_looked_for(bench: Bench) -> None:
+def test_expired_positions_are_passed_and_the_loss_is_looked_for(bench: Bench) -> None:
     first, *_, last = Chain("r").take(40)
     bench.read(first)
     bench.applied(first)
@@ -1016,7 +994,7 @@ def test_positions_that_expired_are_passed_and_what_was_lost_is_looked_for(bench
     assert bench.writer.stored[-1] == {0: 40}
 
 
-def test_an_event_that_came_while_the_mirror_asked_where_the_log_ends_is_not_missing(bench: Bench) -> None:
+def test_an_event_that_came_while_the_end_was_asked_is_not_missing(bench: Bench) -> None:
     first, second, third = Chain("r").take(3)
     bench.read(first)
     bench.applied(first)
@@ -1032,7 +1010,7 @@ def test_an_event_that_came_while_the_mirror_asked_where_the_log_ends_is_not_mis
     assert bench.notes.detached() == []
 
 
-def test_an_event_that_is_not_read_yet_or_whose_repository_is_at_work_is_not_missing(bench: Bench) -> None:
+def test_an_event_not_read_yet_or_at_work_is_not_missing(bench: Bench) -> None:
     first, second = Chain("r").take(2)
     bench.read(first)
     bench.applied(first)
@@ -1046,7 +1024,7 @@ def test_an_event_that_is_not_read_yet_or_whose_repository_is_at_work_is_not_mis
         assert [note.reason for note in bench.notes.detached()] == found
 
 
-def test_an_event_that_the_log_does_not_bring_is_asked_of_the_master_ever_more_rarely(bench: Bench) -> None:
+def test_an_event_the_log_does_not_bring_is_asked_of_the_master_rarely(bench: Bench) -> None:
     first, second = Chain("r").take(2)
     bench.read(first)
     bench.applied(first)
@@ -1078,7 +1056,7 @@ def adopted(chain: Chain) -> Chain:
     return other
 
 
-def test_a_mirror_that_adopted_a_history_before_the_aggregator_lacks_nothing(bench: Bench) -> None:
+def test_a_mirror_that_adopted_before_the_aggregator_lacks_nothing(bench: Bench) -> None:
     chain = Chain("r")
     *_, last = chain.take(3)
     [first] = adopted(chain).events
@@ -1093,9 +1071,7 @@ def test_a_mirror_that_adopted_a_history_before_the_aggregator_lacks_nothing(ben
 
 
 @pytest.mark.parametrize("is_told_later", [False, True])
-def test_a_mirror_that_was_never_shown_an_adoption_takes_the_repository_from_the_master(
-    bench: Bench, *, is_told_later: bool
-) -> None:
+def test_a_mirror_never_shown_an_adoption_takes_the_masters_copy(bench: Bench, *, is_told_later: bool) -> None:
     chain = Chain("r")
     *_, last = chain.take(3)
     [first] = adopted(chain).events
@@ -1149,7 +1125,7 @@ def test_a_reader_whose_position_expired_while_the_log_is_away_goes_on(bench: Be
         source.join(60)
 
 
-def test_a_reader_whose_log_lost_records_begins_anew_though_its_position_exists_again(bench: Bench) -> None:
+def test_a_reader_of_a_log_that_lost_records_begins_anew(bench: Bench) -> None:
     [event] = Chain("r").take(1)
     bench.log.append([NewRecord(topic=EVENTS, key=event.repository, value=wire.encode(event))])
     arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -1163,9 +1139,7 @@ def test_a_reader_whose_log_lost_records_begins_anew_though_its_position_exists_
         source.join(60)
 
 
-def test_one_that_catches_up_and_lacks_nothing_does_not_wait_for_an_event_of_others(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_complete_repository_waits_for_no_event_of_others(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "POLL", 1000.0)
     arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
     source = Source(bench.log, {(EVENTS, 0): 0}, arrived.put, follows="r").start()
@@ -1226,7 +1200,7 @@ def test_a_reader_is_never_far_ahead_of_the_supervisor(bench: Bench) -> None:
         source.join(60)
 
 
-def test_what_a_reader_brought_before_its_repository_was_detached_anew_is_not_taken(bench: Bench) -> None:
+def test_what_a_reader_brought_before_a_new_detaching_is_not_taken(bench: Bench) -> None:
     first, _, third = Chain("r").take(3)
     bench.read(first)
     bench.applied(first)
@@ -1240,9 +1214,7 @@ def test_what_a_reader_brought_before_its_repository_was_detached_anew_is_not_ta
 
 
 @pytest.mark.parametrize("repaired_to", [0, 99])
-def test_an_event_of_an_unknown_version_waits_for_the_upgrade_also_when_it_is_met_while_catching_up(
-    bench: Bench, repaired_to: int
-) -> None:
+def test_an_event_of_an_unknown_version_waits_while_catching_up_too(bench: Bench, repaired_to: int) -> None:
     first, second, third = Chain("r").take(3)
     bench.read(first)
     bench.applied(first)
@@ -1271,7 +1243,7 @@ def test_a_release_that_is_stuck_is_tried_again_with_the_next_state(bench: Bench
     assert not following.trouble.is_release_stuck
 
 
-def test_a_backup_shows_a_repository_that_was_replaced_up_to_its_last_event(bench: Bench) -> None:
+def test_a_backup_shows_a_replaced_repository_up_to_its_last_event(bench: Bench) -> None:
     """Its state ended without an event that deletes it, before this mirror read any."""
     bench.settings = replace(bench.settings, backup=True)
     bench.start({0: 0})

@@ -75,7 +75,7 @@ def test_a_hostile_record_is_set_aside_and_everything_else_goes_on(bench: Bench,
     assert goes_on(bench)
 
 
-def test_line_about_a_rejected_record_names_repository_path_sequence_and_event(bench: Bench) -> None:
+def test_a_line_about_a_rejected_record_names_path_and_event(bench: Bench) -> None:
     first, second = Chain("r").take(2)
     bench.read(first)
     record = bench.record(EVENTS, second.repository, wire.encode(second)[:-1] + b"\xff")
@@ -97,7 +97,7 @@ def fail_unexpectedly(*_: Any, **__: Any) -> Any:
     ("part", "act"),
     [(backlog, "_decode_record"), (RepositoryTable, "get_or_add"), (Following, "is_at"), (Agenda, "queue")],
 )
-def test_an_unexpected_exception_rejects_the_record_and_detaches_its_repository(
+def test_an_unexpected_exception_detaches_the_records_repository(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, part: Any, act: str
 ) -> None:
     first, second = Chain("r").take(2)
@@ -156,9 +156,7 @@ def test_an_unexpected_exception_over_a_task_detaches_one_repository(
         assert goes_on(bench)
 
 
-def test_an_exception_in_an_attempt_to_heal_is_no_more_than_one_that_failed(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_exception_in_an_attempt_to_heal_is_a_failed_attempt(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.break_down()
     [note] = bench.notes.detached()
     with monkeypatch.context() as patched:
@@ -191,7 +189,7 @@ def test_what_the_machine_is_short_of_is_no_fault_of_a_record(bench: Bench, monk
 
 
 @pytest.mark.parametrize("value", [b"\xff", b'{"applied":' + b"9" * 400 + b"}", b'{"served_at":1e999}'])
-def test_a_level_of_its_own_that_a_mirror_cannot_read_is_passed_over_at_the_start(bench: Bench, value: bytes) -> None:
+def test_an_unreadable_level_of_its_own_is_passed_over_at_the_start(bench: Bench, value: bytes) -> None:
     key = f"alpha/{'e' * 32}"
     bench.log.append([NewRecord(topic=ACKS, key=key, value=value)])
     records = _find_own_records(bench.settings, read_table(bench.log, ACKS))

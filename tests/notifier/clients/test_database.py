@@ -158,7 +158,7 @@ def test_a_process_without_file_descriptors_is_waited_for(
     assert isinstance(found, Unavailable) or (found is None and count > 2)
 
 
-def test_looking_for_what_stands_in_the_way_gives_up_no_lock_of_this_process(tmp_path: Path) -> None:
+def test_looking_for_what_is_in_the_way_gives_up_no_lock_of_ours(tmp_path: Path) -> None:
     file = tmp_path / "it.db"
     other = f"""import sqlite3; sqlite3.connect({str(file)!r}, timeout=0).execute("INSERT INTO t VALUES (2)")"""
     with closing(sqlite3.connect(file, isolation_level=None)) as writing:

@@ -47,7 +47,7 @@ def test_file_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> None
         Secret(file=str(file)).read()
 
 
-def test_a_pipe_is_refused_as_the_place_of_a_secret_because_it_might_never_end(tmp_path: Path) -> None:
+def test_a_pipe_in_the_place_of_a_secret_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "key", 0o600)
     with pytest.raises(BadConfig, match=r"key: .*/key: expected a file, got a folder, a pipe or a device$"):
         Secret(file=str(tmp_path / "key")).read("key")

@@ -119,7 +119,7 @@ def signed_by(receiver: Receiver) -> list[str | None]:
 
 @pytest.mark.sample(3)
 @every_kind("jsonlines", "pulse-v1", "pulse-v2", "hg-push", "sns", "webhook")
-def test_a_message_carries_its_signed_notice_unchanged_and_again_in_a_replay(
+def test_a_message_carries_its_signed_notice_unchanged_in_a_replay_too(
     log: Log, notifier: Notifier, receiver: Receiver, tmp_path: Path
 ) -> None:
     key, notice = make_key(tmp_path / "key"), a_notice(an_event("x", 1))
@@ -173,7 +173,7 @@ def test_position_stands_while_nothing_is_confirmed(log: Log, notifier: Notifier
 
 
 @every_kind("webhook")
-def test_webhook_is_confirmed_by_its_table_and_delivers_when_the_endpoint_is_back(
+def test_a_webhook_is_confirmed_by_its_table_and_delivers_later(
     log: Log, notifier: Notifier, receiver: Receiver
 ) -> None:
     notifier.start(it=receiver.settings())
@@ -414,7 +414,7 @@ def read_flag(name: str) -> float | None:
     return REGISTRY.get_sample_value("vcsreplicator_notifier_down_flag", {"destination": name})
 
 
-def test_a_destination_is_down_from_a_failure_to_the_next_answer_and_no_other_with_it() -> None:
+def test_a_destination_is_down_from_a_failure_to_the_next_answer() -> None:
     state = StateDatabase(NOWHERE)
     one, other = (DestinationCondition(name, MemoryLog(), state, SystemClock()) for name in ("one", "other"))
     assert (read_flag("one"), read_flag("other")) == (0.0, 0.0), "an alert needs a series before the first failure"

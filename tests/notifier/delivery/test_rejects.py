@@ -38,7 +38,7 @@ def no_such_time() -> Exception:
     ],
     ids=repr,
 )
-def test_what_a_message_itself_causes_is_a_reject_of_it_with_its_traceback(error: Exception) -> None:
+def test_what_a_message_causes_is_a_reject_of_it_with_its_traceback(error: Exception) -> None:
     found = judged(error)
     assert isinstance(found, Rejected)
     assert type(error).__name__ in str(found)
@@ -64,7 +64,7 @@ def test_what_is_judged_already_stays_so(error: ReplicationError) -> None:
     assert judged(error) is error
 
 
-def test_a_reject_that_its_topic_refuses_for_its_size_is_kept_without_its_value(kafka: Kafka, unique_name: str) -> None:
+def test_a_reject_refused_for_its_size_is_kept_without_its_value(kafka: Kafka, unique_name: str) -> None:
     with open_log(f"{kafka.url}?topic-prefix={unique_name}-") as log:
         log.create(topics(partitions=1))
         kafka.set_largest(f"{unique_name}-{ERRORS}", 20_000)

@@ -71,7 +71,7 @@ def test_successor_at_a_url_waits_for_the_last_message_of_its_predecessor() -> N
     assert window.position == 3
 
 
-def test_successor_at_a_url_waits_for_the_rename_away_from_it_and_others_do_not() -> None:
+def test_a_successor_at_a_url_waits_for_the_rename_away_from_it() -> None:
     window = a_window()
     lives(window, ("old", "y", Type.RENAMED), ("new", "x", Type.CREATED), ("other", "z", Type.CREATED))
     renamed, other = window.next(0)
@@ -193,7 +193,7 @@ def test_refused_message_has_a_bounded_number_of_attempts() -> None:
     assert begun(window, now) == [("x", 2)]
 
 
-def test_positions_begin_anew_where_the_log_lost_records_and_what_is_held_is_sent() -> None:
+def test_positions_begin_anew_where_the_log_lost_records() -> None:
     window = a_window()
     window.take_record(90, push("x", 1, 90))
     window.go_back(3)
@@ -230,7 +230,7 @@ def test_nothing_begins_while_the_destination_is_down() -> None:
     assert [delivery.attempt for delivery in window.next(1.0)] == [1, 1]
 
 
-def test_outage_is_probed_less_and_less_often_until_something_is_confirmed() -> None:
+def test_an_outage_is_probed_ever_less_until_something_is_confirmed() -> None:
     window = a_window()
     fill(window, "x", "x")
     assert [window.down(0, 0.5) for _ in range(3)] == [1, 2, 4]
@@ -240,7 +240,7 @@ def test_outage_is_probed_less_and_less_often_until_something_is_confirmed() -> 
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.999])
-def test_other_side_that_was_away_for_long_is_tried_every_five_seconds_at_least(chance: float) -> None:
+def test_a_side_away_for_long_is_tried_every_five_seconds_at_least(chance: float) -> None:
     window = Window(Patience())
     fill(window, "x")
     assert max(window.down(0, chance) for _ in range(1000)) <= 5

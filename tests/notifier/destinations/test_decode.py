@@ -84,7 +84,7 @@ def documents(log: Log) -> list[dict[str, Any]]:
     return [json.loads(each.payload) for each in raw]
 
 
-def test_raw_message_of_a_changeset_has_the_documented_members_and_the_same_id_each_time() -> None:
+def test_a_raw_message_has_the_documented_members_and_one_id() -> None:
     push = QueuedPush(id=7, date=1456826400, user="dana", changesets=(node("a"), node("b")))
     made = list(raw_messages(a_message(FROM), push))
     [(first, raw), (second, _)] = made
@@ -116,7 +116,7 @@ def test_push_without_a_connection_has_no_private_attribute() -> None:
     assert "pushDate" not in json.loads(raw.payload)
 
 
-def test_pushes_reach_the_decoders_output_with_country_and_client_and_without_what_is_private(
+def test_pushes_reach_the_decoders_output_without_what_is_private(
     log: Log, notifier: Notifier, settings: DecoderDestinationSettings, places: Path, tmp_path: Path
 ) -> None:
     with structlog.testing.capture_logs() as said:
@@ -299,7 +299,7 @@ def test_queue_of_the_decoder_gets_the_same_lines(
 
 
 @pytest.mark.services
-def test_broker_that_blocks_publishers_holds_up_no_stop_and_gets_everything_in_order(
+def test_a_broker_that_blocks_publishers_gets_everything_in_order(
     log: Log,
     notifier: Notifier,
     settings: DecoderDestinationSettings,

@@ -56,7 +56,7 @@ def test_line_has_the_message_its_id_and_the_one_before(tmp_path: Path) -> None:
     assert content["data"]["repo_url"] == "https://hg.example/x"
 
 
-def test_no_other_user_may_read_a_new_file_and_one_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
+def test_no_other_user_may_read_a_new_file(tmp_path: Path) -> None:
     new, kept = tmp_path / "new.jsonl", tmp_path / "kept.jsonl"
     kept.touch()
     kept.chmod(0o644)

@@ -108,7 +108,7 @@ def test_a_uri_names_its_document() -> None:
     assert parse_uri(HGPUSH.upper().replace("SUBMIT", "submit")).id == ID
 
 
-def test_a_telemetry_uri_names_its_application_and_not_the_version_of_its_document() -> None:
+def test_a_telemetry_uri_names_its_application_and_no_version() -> None:
     assert parse_uri(TELEMETRY, "v=4") == Submission(
         namespace="telemetry",
         type="main",

@@ -117,7 +117,7 @@ def turns(tmp_path: Path) -> Iterator[Turns]:
         yield made
 
 
-def test_counters_of_a_destination_begin_at_zero_so_that_an_alert_sees_the_first_reject(turns: Turns) -> None:
+def test_counters_of_a_destination_begin_at_zero_for_alerts(turns: Turns) -> None:
     turns.courier.name = "never seen before"
     _DeliveryLoop(turns.courier, turns.destination, turns.state, (0, None))
     for counter in ("delivered_messages", "failed_attempts", "rejected_messages"):
@@ -143,7 +143,7 @@ def rejected() -> float:
     return REGISTRY.get_sample_value("vcsreplicator_notifier_rejected_messages_total", {"destination": "it"}) or 0.0
 
 
-def test_a_notice_that_cannot_be_read_counts_as_rejected_so_that_an_alert_sees_it(turns: Turns) -> None:
+def test_an_unreadable_notice_counts_as_rejected_so_that_an_alert_sees_it(turns: Turns) -> None:
     before = rejected()
     turns.log.append([NewRecord(topic=NOTICES, key="x", value=b"no notice")])
     turns.take(5)
@@ -162,9 +162,7 @@ def test_line_about_a_rejected_notice_names_repository_sequence_and_event(turns:
     assert (hostile["repository"], hostile["seq"], hostile["event_id"]) == (event.repository, 7, event.id)
 
 
-def test_record_on_which_the_code_fails_unforeseen_is_kept_with_its_traceback_and_passed(
-    turns: Turns, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_on_which_the_code_fails_is_kept_and_passed(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(notice: Notice, *rest: Any) -> tuple[notifier_message.Message, ...]:
         return notifier_message.messages(notice, *rest) if notice.event.seq != 2 else (1 // 0,)  # type: ignore[return-value]
 
@@ -179,7 +177,7 @@ def test_record_on_which_the_code_fails_unforeseen_is_kept_with_its_traceback_an
     assert turns.position == 3
 
 
-def test_message_that_a_destination_cannot_make_is_kept_with_its_traceback_and_the_others_go(
+def test_a_message_that_cannot_be_made_is_kept_with_its_traceback(
     turns: Turns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = Scripted.submit
@@ -301,7 +299,7 @@ def test_replay_that_is_stuck_leaves_room_for_the_live_stream(turns: Turns, monk
     assert again == list(range(1, 51))
 
 
-def test_replay_that_the_log_forgets_in_the_middle_does_not_move_the_live_stream(
+def test_a_replay_that_the_log_forgets_does_not_move_the_live_stream(
     turns: Turns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(orders, "REPLAY_BATCH", 2)
@@ -410,7 +408,7 @@ def test_replay_whose_end_cannot_be_recorded_is_not_sent_again(turns: Turns, mon
     ],
     ids=["no UTF-8", "no begin", "no time"],
 )
-def test_replay_that_can_never_work_is_answered_and_holds_up_neither_messages_nor_requests(
+def test_a_replay_that_can_never_work_is_answered_and_holds_up_nothing(
     turns: Turns, argument: Mapping[str, object], result: str
 ) -> None:
     publish_pushes(turns.log, "x", 1, 2)
@@ -424,7 +422,7 @@ def test_replay_that_can_never_work_is_answered_and_holds_up_neither_messages_no
     assert turns.destination.told("x") == [1, 2]
 
 
-def test_request_that_fails_unforeseen_is_answered_and_the_next_is_carried_out(
+def test_a_request_that_fails_is_answered_and_the_next_carried_out(
     turns: Turns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def wrong(*arguments: object) -> None:
@@ -453,9 +451,7 @@ def test_request_of_an_unknown_kind_is_answered_and_holds_up_no_other(turns: Tur
 
 @pytest.mark.parametrize("kind", [Kind.SKIP, Kind.REPLAY])
 @pytest.mark.parametrize("argument", ["{", "[]", "[" * 100_000], ids=["broken", "list", "deep"])
-def test_request_whose_argument_cannot_be_read_is_answered_and_the_next_is_carried_out(
-    turns: Turns, kind: Kind, argument: str
-) -> None:
+def test_a_request_with_an_unreadable_argument_is_answered(turns: Turns, kind: Kind, argument: str) -> None:
     publish_pushes(turns.log, "x", 1, 1)
     broken, pause = _write_request(turns, kind.value, argument), turns.ask(Kind.PAUSE)
     turns.take(3)
@@ -463,7 +459,7 @@ def test_request_whose_argument_cannot_be_read_is_answered_and_the_next_is_carri
     assert turns.state.requests.read(pause).result == "paused"
 
 
-def test_a_running_destination_goes_back_when_the_log_loses_its_newest_notices(turns: Turns) -> None:
+def test_a_running_destination_goes_back_when_the_newest_are_lost(turns: Turns) -> None:
     publish_pushes(turns.log, "x", 1, 5)
     turns.take(8)
     assert turns.position == 5
@@ -473,7 +469,7 @@ def test_a_running_destination_goes_back_when_the_log_loses_its_newest_notices(t
     assert turns.position == 2
 
 
-def test_a_destination_that_is_away_while_the_log_loses_notices_goes_back_in_the_log_too(turns: Turns) -> None:
+def test_a_destination_away_during_a_loss_goes_back_in_the_log_too(turns: Turns) -> None:
     publish_pushes(turns.log, "x", 1, 5)
     turns.take(8)
     turns.log.lose(NOTICES, 0, 3)
@@ -482,7 +478,7 @@ def test_a_destination_that_is_away_while_the_log_loses_notices_goes_back_in_the
     assert turns.position == 0  # killed now, and the log grown past 5: nothing new is passed over
 
 
-def test_a_destination_goes_back_when_the_log_lost_notices_and_grew_past_its_position_while_it_was_down(
+def test_a_destination_goes_back_when_the_log_lost_notices_and_grew(
     turns: Turns,
 ) -> None:
     publish_pushes(turns.log, "x", 1, 5)
@@ -499,7 +495,7 @@ def test_a_destination_goes_back_when_the_log_lost_notices_and_grew_past_its_pos
 
 
 @pytest.mark.parametrize("settled", [0, 2, 5])
-def test_a_restart_on_a_log_that_lost_nothing_repeats_nothing_that_was_settled(turns: Turns, settled: int) -> None:
+def test_a_restart_on_a_log_without_a_loss_repeats_nothing_settled(turns: Turns, settled: int) -> None:
     publish_pushes(turns.log, "x", 1, settled)
     turns.take(8)
     turns.destination.down = Unavailable("away")
@@ -519,7 +515,7 @@ def test_a_restart_on_a_log_that_lost_nothing_repeats_nothing_that_was_settled(t
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
-def test_a_note_of_a_notice_that_expired_before_or_after_the_start_says_nothing(turns: Turns, *, late: bool) -> None:
+def test_a_note_of_an_expired_notice_says_nothing(turns: Turns, *, late: bool) -> None:
     publish_pushes(turns.log, "x", 1, 3)
     turns.take(8)
     turns.loop.close()
@@ -532,7 +528,7 @@ def test_a_note_of_a_notice_that_expired_before_or_after_the_start_says_nothing(
     assert turns.log.records(ERRORS) == []
 
 
-def test_the_note_of_the_newest_settled_notice_is_kept_while_its_destination_cannot_start(turns: Turns) -> None:
+def test_the_newest_settled_notices_note_is_kept_without_a_start(turns: Turns) -> None:
     publish_pushes(turns.log, "x", 1, 3)
     turns.take(8)
     before = turns.log.metadata(group("it"), NOTICES)
@@ -560,9 +556,7 @@ def test_a_destination_whose_position_the_log_lost_goes_on_where_it_was(turns: T
 
 
 @pytest.mark.parametrize("count", [1, 5], ids=["shorter", "grown past the position"])
-def test_a_destination_names_the_loss_of_notices_with_its_position_and_sends_what_there_is(
-    turns: Turns, count: int
-) -> None:
+def test_a_destination_names_the_loss_of_notices_with_its_position(turns: Turns, count: int) -> None:
     turns.destination.start_at = "end"
     publish_pushes(turns.log, "x", 1, 3)
     turns.take(8)
@@ -576,7 +570,7 @@ def test_a_destination_names_the_loss_of_notices_with_its_position_and_sends_wha
     assert "the log lost notices" in error.reason
 
 
-def test_a_destination_that_cannot_start_keeps_the_position_that_the_log_lost(turns: Turns) -> None:
+def test_a_destination_that_cannot_start_keeps_its_lost_position(turns: Turns) -> None:
     turns.destination.start_at = "end"
     publish_pushes(turns.log, "x", 1, 3)
     turns.take(8)
@@ -632,7 +626,7 @@ def fail_first(message: Message) -> Unavailable | None:
 
 
 @pytest.mark.parametrize("is_down", [False, True], ids=["up", "away for a moment"])
-def test_skip_by_id_asked_of_a_stopped_notifier_is_carried_out_after_its_start(turns: Turns, *, is_down: bool) -> None:
+def test_a_skip_by_id_of_a_stopped_notifier_happens_after_its_start(turns: Turns, *, is_down: bool) -> None:
     turns.destination.answer = fail_first
     publish_pushes(turns.log, "w", 2, 3)
     publish_pushes(turns.log, "x", 1, 2)
@@ -650,7 +644,7 @@ def test_skip_by_id_asked_of_a_stopped_notifier_is_carried_out_after_its_start(t
     assert turns.position == 4
 
 
-def test_skip_by_id_waits_while_the_message_before_it_was_not_tried_since_the_start(turns: Turns) -> None:
+def test_a_skip_by_id_waits_while_the_message_before_it_is_untried(turns: Turns) -> None:
     """The message before it was delivered, and is sent again because a third one holds up the position."""
     turns.destination.answer = lambda message: (
         Unavailable("no") if message.sequence == 2 or message.repo_url.endswith("stuck") else None
@@ -707,7 +701,7 @@ def test_skip_means_the_message_that_had_failed_when_it_was_asked(turns: Turns, 
     assert (turns.destination.told("x"), turns.destination.told("z")) == ([1] if is_healed else [], [1])
 
 
-def test_skip_of_the_oldest_that_failed_leaves_a_message_that_is_newer_than_it(turns: Turns) -> None:
+def test_a_skip_of_the_oldest_failure_leaves_a_newer_message(turns: Turns) -> None:
     number = turns.ask(Kind.SKIP)
     late = a_notice(replace(an_event("z", 1), time=turns.clock.now() + 0.5))
     turns.log.append([NewRecord(topic=NOTICES, key="z", value=to_json(late))])
@@ -719,7 +713,7 @@ def test_skip_of_the_oldest_that_failed_leaves_a_message_that_is_newer_than_it(t
     assert turns.state.requests.read(number).result == NO_FAILED
 
 
-def test_skip_of_a_message_that_was_skipped_waits_for_the_attempt_of_its_replay(turns: Turns) -> None:
+def test_a_skip_of_a_skipped_message_waits_for_its_replays_attempt(turns: Turns) -> None:
     turns.destination.answer = fail_first
     publish_pushes(turns.log, "x", 1, 1)
     turns.take(2)
@@ -798,9 +792,7 @@ def test_request_leaves_alone_a_log_that_was_away_a_moment_ago(
     assert (asked, turns.state.requests.read(number).result) == ([], None)
 
 
-def test_skip_that_was_killed_before_it_was_answered_is_carried_out_after_the_start(
-    turns: Turns, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_skip_killed_before_its_answer_happens_after_the_start(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
     turns.destination.answer = lambda message: Unavailable("no") if message.sequence == 1 else None
     publish_pushes(turns.log, "x", 1, 2)
     turns.take(3)
@@ -821,7 +813,7 @@ def test_skip_that_was_killed_before_it_was_answered_is_carried_out_after_the_st
 
 
 @pytest.mark.parametrize("trouble", ["none", "paused", "down", "log away"])
-def test_skip_that_finds_nothing_after_a_start_is_answered_once_all_was_read(turns: Turns, trouble: str) -> None:
+def test_a_skip_that_finds_nothing_is_answered_once_all_was_read(turns: Turns, trouble: str) -> None:
     publish_pushes(turns.log, "x", 1, 2)
     turns.loop.close()
     turns.loop = turns.begin()
@@ -848,9 +840,7 @@ def test_skip_of_a_message_that_was_skipped_already_is_done(turns: Turns) -> Non
     assert len(turns.log.records(ERRORS)) == 1
 
 
-def test_log_that_took_no_position_is_asked_again_after_the_rest_and_at_the_end(
-    turns: Turns, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_took_no_position_is_asked_again_at_the_end(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
 
     def acknowledge(log: Log, *rest: Any, **more: Any) -> None:
@@ -871,7 +861,7 @@ def test_log_that_took_no_position_is_asked_again_after_the_rest_and_at_the_end(
     assert turns.position == 1
 
 
-def test_reason_why_a_repository_is_stuck_stays_while_others_are_delivered(turns: Turns) -> None:
+def test_the_reason_of_a_stuck_repository_stays_while_others_go(turns: Turns) -> None:
     turns.destination.answer = lambda message: Unavailable("no mirror") if message.repo_url.endswith("/x") else None
     publish_pushes(turns.log, "x", 1, 1)
     turns.take()
@@ -924,7 +914,7 @@ def reported(turns: Turns) -> list[tuple[str, bool]]:
     return [(trouble.text, trouble.is_permanent) for trouble in found]
 
 
-def test_a_destination_that_cannot_say_which_of_its_parts_fail_reports_that(turns: Turns) -> None:
+def test_a_destination_that_cannot_say_which_parts_fail_reports_that(turns: Turns) -> None:
     wrong: list[ReplicationError] = [Unavailable("/d.db: disk I/O error")]
 
     class Parted(Scripted):  # a class of its own: Python remembers which classes have the method
@@ -946,7 +936,7 @@ def test_a_destination_that_cannot_say_which_of_its_parts_fail_reports_that(turn
 @pytest.mark.parametrize(
     ("error", "is_permanent"), [(BadConfig("password: not set"), True), (Unavailable("no answer"), False)]
 )
-def test_what_an_operator_must_correct_is_reported_as_what_waiting_does_not_end(
+def test_what_an_operator_must_correct_is_reported_as_lasting(
     turns: Turns, monkeypatch: pytest.MonkeyPatch, error: ReplicationError, is_permanent: bool
 ) -> None:
     def fail(self: Scripted, name: str, clock: object) -> object:
@@ -959,7 +949,7 @@ def test_what_an_operator_must_correct_is_reported_as_what_waiting_does_not_end(
     assert reported(turns) == [(text, is_permanent)]
 
 
-def test_a_log_that_answered_is_asked_again_as_soon_as_at_its_first_failure(turns: Turns) -> None:
+def test_a_log_that_answered_is_asked_again_as_at_its_first_failure(turns: Turns) -> None:
     for _ in range(2):
         turns.log.away = True
         turns.take(1)
@@ -972,7 +962,7 @@ def test_a_log_that_answered_is_asked_again_as_soon_as_at_its_first_failure(turn
         assert not turns.loop.reader.is_resting
 
 
-def test_a_destination_goes_back_when_a_broker_came_back_with_older_notices_and_grew_while_it_was_down(
+def test_a_destination_goes_back_when_a_broker_came_back_older(
     own_service: Callable[[type[Kafka]], Kafka], tmp_path: Path
 ) -> None:
     kafka = own_service(Kafka)
@@ -1007,9 +997,7 @@ def test_a_destination_goes_back_when_a_broker_came_back_with_older_notices_and_
             turns.loop.close()
 
 
-def test_the_end_of_a_delivered_transaction_that_expires_on_kafka_is_no_lost_notice(
-    kafka: Kafka, unique_name: str, tmp_path: Path
-) -> None:
+def test_the_end_of_an_expired_transaction_is_no_lost_notice(kafka: Kafka, unique_name: str, tmp_path: Path) -> None:
     storage = kafka_storage(kafka, unique_name)
     with open_log(storage.url) as log:
         turns = Turns(tmp_path, Scripted(), log)
@@ -1051,7 +1039,7 @@ def test_a_replay_says_how_far_it_is(turns: Turns, monkeypatch: pytest.MonkeyPat
     [(Unavailable("no"), {"delivery failed"}), (Rejected("no"), {"delivery refused", "delivery rejected"})],
     ids=["failed", "rejected"],
 )
-def test_line_about_a_delivery_names_message_repository_sequence_and_event(
+def test_a_line_about_a_delivery_names_message_repository_and_event(
     turns: Turns, answer: ReplicationError, words: set[str]
 ) -> None:
     turns.destination.answer = lambda message: answer
@@ -1066,9 +1054,7 @@ def test_line_about_a_delivery_names_message_repository_sequence_and_event(
             assert line["message"].startswith(event.id)
 
 
-def test_room_that_a_confirmation_makes_during_a_read_is_used_before_the_next_read(
-    turns: Turns, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_room_from_a_confirmation_during_a_read_is_used_at_once(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
     publish_pushes(turns.log, "r", 1, 3 * reading.BATCH)
     confirmed: list[Delivery] = []
     tried: list[int] = []
@@ -1118,7 +1104,7 @@ def reported_troubles(turns: Turns) -> list[str]:
     return [trouble.text for trouble in from_json(ServiceReport, newest.value or b"").troubles]
 
 
-def test_two_notifiers_of_a_destination_both_name_the_other_until_it_is_gone(turns: Turns, tmp_path: Path) -> None:
+def test_two_notifiers_of_a_destination_name_each_other(turns: Turns, tmp_path: Path) -> None:
     second = Turns(tmp_path / "elsewhere", Scripted(), turns.log)
     second.log = turns.log
     for number in range(1, 61):
@@ -1137,7 +1123,7 @@ def test_two_notifiers_of_a_destination_both_name_the_other_until_it_is_gone(tur
     assert reported_troubles(turns) == []
 
 
-def test_a_position_of_before_a_restart_that_comes_back_names_no_second_notifier(turns: Turns) -> None:
+def test_a_former_position_that_comes_back_names_no_second_notifier(turns: Turns) -> None:
     group = reading.group("it")
     publish_pushes(turns.log, "x", 1, 1)
     turns.take()
@@ -1153,9 +1139,7 @@ def test_a_position_of_before_a_restart_that_comes_back_names_no_second_notifier
     assert reported_troubles(turns) == []
 
 
-def test_a_notifier_alone_is_no_second_one_after_a_restart_and_lost_answers(
-    turns: Turns, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_notifier_alone_is_no_second_one_after_lost_answers(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
     def acknowledge(log: Log, *rest: Any, **more: Any) -> None:
         MemoryLog.acknowledge(log, *rest, **more)
         raise Unavailable("no answer")

@@ -99,7 +99,7 @@ def test_new_destination_may_begin_at_the_end(log: Log, notifier: Notifier) -> N
     assert destination.told("x") == [4]
 
 
-def test_a_destination_that_is_put_back_goes_on_where_it_was_though_it_says_end(log: Log, notifier: Notifier) -> None:
+def test_a_destination_put_back_goes_on_where_it_was(log: Log, notifier: Notifier) -> None:
     destination, other = Scripted(start_at="end"), Scripted()
     notifier.start(it=destination)
     publish_pushes(log, "x", 1, 1)
@@ -126,9 +126,7 @@ def test_outage_is_waited_out_and_loses_nothing(log: Log, notifier: Notifier) ->
     assert destination.told("x") == list(range(1, 51))
 
 
-def test_message_that_fails_is_tried_for_ever_and_holds_up_its_own_repository_only(
-    log: Log, notifier: Notifier
-) -> None:
+def test_a_message_that_fails_is_tried_for_ever_and_blocks_its_own_alone(log: Log, notifier: Notifier) -> None:
     broken = [True]
     destination = Scripted(answer=lambda m: Unavailable("busy") if broken and m.repo_url.endswith("/x") else None)
     notifier.start(it=destination)
@@ -142,7 +140,7 @@ def test_message_that_fails_is_tried_for_ever_and_holds_up_its_own_repository_on
     assert destination.told("x") == [1, 2]
 
 
-def test_message_that_is_refused_is_tried_a_few_times_then_kept_as_a_reject(log: Log, notifier: Notifier) -> None:
+def test_a_refused_message_is_tried_a_few_times_then_a_reject(log: Log, notifier: Notifier) -> None:
     destination = Scripted(answer=lambda m: Rejected("too odd") if m.id == message_id("x", 1) else None)
     notifier.start(it=destination)
     publish_pushes(log, "x", 1, 2)
@@ -212,7 +210,7 @@ def test_a_reject_that_the_log_refuses_is_a_line_without_a_traceback(
     assert found == [("a compacted topic needs a key", False)]
 
 
-def test_a_destination_that_cannot_be_opened_is_in_trouble_alone_and_comes_back(log: Log, notifier: Notifier) -> None:
+def test_a_destination_that_cannot_be_opened_is_in_trouble_alone(log: Log, notifier: Notifier) -> None:
     class Wrong(Scripted):
         def open(self, name: str, clock: Clock) -> Scripted:
             if self.down is not None:
@@ -231,9 +229,7 @@ def test_a_destination_that_cannot_be_opened_is_in_trouble_alone_and_comes_back(
     assert DOWN.labels("it")._value.get() == 0
 
 
-def test_a_destination_that_answers_again_is_reported_without_waiting_for_a_message(
-    log: Log, notifier: Notifier
-) -> None:
+def test_a_destination_that_answers_again_is_reported_at_once(log: Log, notifier: Notifier) -> None:
     destination = Scripted(down=Unavailable("no route to host"))
     notifier.start(it=destination)
     eventually(lambda: notifier.state.conditions().get("it", {}).get("trouble") == "no route to host")
@@ -261,7 +257,7 @@ def test_a_secret_that_cannot_be_read_troubles_its_destination_alone(
 
 
 @pytest.mark.parametrize("kind", ["webhook", "pulse"])
-def test_missing_authorities_trouble_their_destination_alone_until_they_are_there(
+def test_missing_authorities_trouble_their_destination_alone(
     log: Log, notifier: Notifier, tmp_path: Path, kind: str
 ) -> None:
     ca_file, other = tmp_path / "ca.pem", Scripted()
@@ -292,7 +288,7 @@ def test_a_second_notifier_with_the_same_state_is_refused(log: Log, notifier: No
         second.start(it=Scripted())
 
 
-def test_a_position_that_does_not_move_is_stored_again_before_kafka_forgets_it(
+def test_a_position_that_does_not_move_is_stored_again_in_time(
     log: Log, notifier: Notifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("notifier.publishing.reading.RENEW_EVERY", 0.05)
@@ -349,9 +345,7 @@ def test_skipped_message_stays_skipped_after_a_restart(log: Log, notifier: Notif
     assert destination.told("stuck") == [1]
 
 
-def test_skip_of_a_replay_leaves_the_message_to_the_live_stream_also_after_a_restart(
-    log: Log, notifier: Notifier
-) -> None:
+def test_a_skip_of_a_replay_leaves_the_message_to_the_live_stream(log: Log, notifier: Notifier) -> None:
     destination = Scripted(answer=lambda m: Unavailable("no") if m.replay or m.sequence == 1 else None)
     notifier.start(it=destination)
     publish_pushes(log, "x", 1, 2)

@@ -221,7 +221,7 @@ def test_a_reader_without_a_lock_never_sees_what_is_aborted_later(repository):
     assert (reader.returncode, errors) == (0, b"")
 
 
-def test_a_replacement_is_on_disk_before_it_takes_the_name_and_its_name_before_it_is_used(repository, monkeypatch):
+def test_a_replacement_is_on_disk_before_its_name_and_its_use(repository, monkeypatch):
     repository.svfs.write(NAME, b"old")
     steps = []
 
@@ -238,7 +238,7 @@ def test_a_replacement_is_on_disk_before_it_takes_the_name_and_its_name_before_i
     assert steps == [("content", b"new", b"old"), (repository.svfs.join(b""), b"new")]
 
 
-def test_a_reader_that_opened_the_file_before_its_first_append_was_aborted_sees_nothing(repository, monkeypatch):
+def test_a_reader_of_a_file_whose_first_append_failed_sees_nothing(repository, monkeypatch):
     read_size = AppendFile._read_journalled_size
     with repository.lock():
         tr = repository.transaction(b"test", report=lambda message: None)

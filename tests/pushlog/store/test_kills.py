@@ -254,7 +254,7 @@ def test_strip_killed_before_it_cuts(survive_kills, pushed, strip):
     assert [len(each.nodes) for each in recorded(storage.Pushlog(pushed("server")))] == [2, 0, 1]
 
 
-def test_stripped_changesets_are_pushed_again_before_the_pushlog_has_recorded_the_strip(pushed, strip, monkeypatch):
+def test_stripped_changesets_are_pushed_again_before_the_strip_is_known(pushed, strip, monkeypatch):
     with monkeypatch.context() as killed:
         killed.setattr(stripping, "settle", lambda *_: None)
         strip()
@@ -320,7 +320,7 @@ def run_killed_after(work, owner, name, is_wanted=lambda *_arguments: True):
 
 
 @pytest.mark.parametrize("first", ["a commit", "a rollback"])
-def test_backups_that_a_killed_process_left_do_not_undo_what_was_committed(pushed, first):
+def test_backups_of_a_killed_process_do_not_undo_what_was_committed(pushed, first):
     move_mark(pushed, 0)
     if first == "a commit":
         run_killed_after(

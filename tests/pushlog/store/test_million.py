@@ -68,7 +68,7 @@ def theirs(tmp_path: Path) -> tuple[Path, dict[int, str]]:
     return folder, there
 
 
-def test_a_million_pushes_are_adopted_asked_checked_and_made_anew_in_bounded_memory(
+def test_a_million_pushes_are_adopted_and_checked_in_bounded_memory(
     theirs: tuple[Path, dict[int, str]],
 ) -> None:
     folder, there = theirs

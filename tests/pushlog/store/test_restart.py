@@ -116,7 +116,7 @@ def torn(place, server, restart):
 
 
 @COUNTS
-def test_a_reader_sees_every_push_whatever_pages_of_the_last_one_were_lost(torn, count):
+def test_a_reader_sees_every_push_whatever_pages_were_lost(torn, count):
     server, contents = torn
     expected = asked(server)
     mended = 0
@@ -134,7 +134,7 @@ def test_a_reader_sees_every_push_whatever_pages_of_the_last_one_were_lost(torn,
 
 
 @COUNTS
-def test_a_push_restores_every_push_whatever_pages_of_the_last_one_were_lost(torn, count):
+def test_a_push_restores_every_push_whatever_pages_were_lost(torn, count):
     server, contents = torn
     expected, log = server.rows(), server.folder / ".hg" / "store" / "pushlog.log"
     facts = log.read_bytes()
@@ -184,9 +184,7 @@ def test_a_push_after_a_loss_says_once_that_it_derives_the_database_again(place,
 
 
 @pytest.mark.parametrize("reads_first", [True, False])
-def test_changesets_that_were_pulled_in_another_order_than_they_were_pushed_in_are_no_loss(
-    place, server, restart, reads_first
-):
+def test_changesets_pulled_in_another_order_are_no_loss(place, server, restart, reads_first):
     source, client = place("source"), place("client")
     first, newest = server.rows()[1][1][0], server.rows()[3][1][0]
     source.commit(b"d", onto=bytes.fromhex(first))
@@ -204,7 +202,7 @@ def test_changesets_that_were_pulled_in_another_order_than_they_were_pushed_in_a
 
 
 @pytest.mark.parametrize("reads_first", [True, False])
-def test_a_loss_drops_edits_of_known_pushes_and_keeps_an_operator_s_own_push(server, restart, reads_first):
+def test_a_loss_drops_edits_of_known_pushes_alone(server, restart, reads_first):
     expected = {**server.rows(), 8: ("operator", [])}
     lose(server, 2)
     server.sql("UPDATE pushlog SET user = 'eve' WHERE id = 3")
@@ -235,7 +233,7 @@ def test_a_damaged_file_and_a_loss_in_the_database_together_lose_no_push(server,
     assert server.rows() == expected
 
 
-def test_a_damaged_record_that_the_database_has_beyond_its_own_state_is_kept(place, server, restart):
+def test_a_damaged_record_beyond_the_databases_state_is_kept(place, server, restart):
     """The page that says up to where the tables are derived was lost, and a row before it, too."""
     with closing(sqlite3.connect(file(server))) as connection:
         state = connection.execute("SELECT position, fingerprint FROM pushlog_state").fetchone()
@@ -252,7 +250,7 @@ def test_a_damaged_record_that_the_database_has_beyond_its_own_state_is_kept(pla
     assert server.rows() == {**expected, 6: ("carol", [])}
 
 
-def test_pushes_whose_records_a_power_cut_took_from_the_end_of_the_file_are_recorded_again(place, server, restart):
+def test_pushes_that_a_power_cut_took_from_the_file_are_recorded_again(place, server, restart):
     log = server.folder / ".hg" / "store" / "pushlog.log"
     older = log.read_bytes()
     push(place)
@@ -268,7 +266,7 @@ def test_pushes_whose_records_a_power_cut_took_from_the_end_of_the_file_are_reco
     assert server.rows() == rows
 
 
-def test_a_push_of_a_file_that_is_another_one_is_not_replaced_after_a_restart(place, server, restart):
+def test_a_push_of_another_file_is_not_replaced_after_a_restart(place, server, restart):
     log = server.folder / ".hg" / "store" / "pushlog.log"
     older, database = log.read_bytes(), file(server).read_bytes()
     push(place)
@@ -298,7 +296,7 @@ def test_the_id_of_a_deleted_push_is_not_used_again_after_a_loss(server, restart
     "loss",
     ["UPDATE changesets SET rev = 70 WHERE rev = 1", "UPDATE changesets SET pushid = 70, rev = NULL WHERE rev = 1"],
 )
-def test_changesets_without_their_push_or_with_another_number_are_put_right(server, restart, loss):
+def test_changesets_without_their_push_or_its_number_are_put_right(server, restart, loss):
     before = in_tables(server)
     server.sql(loss)
     server.sql("DELETE FROM pushlog_edit")

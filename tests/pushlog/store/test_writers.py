@@ -312,7 +312,7 @@ def test_an_older_copy_of_the_file_refuses_pushes_instead_of_losing_one(place, o
 
 @pytest.mark.usefixtures("unsettled")
 @pytest.mark.parametrize("act", ["strip", "rollback"])
-def test_an_older_copy_of_the_file_refuses_pushes_also_after_a_killed_removal(place, older, act):
+def test_an_older_copy_of_the_file_refuses_pushes_after_a_kill_too(place, older, act):
     server, file, newest = older
     older_copy = file.read_bytes()
     file.write_bytes(newest)
@@ -350,7 +350,7 @@ def test_after_a_repair_an_older_copy_of_the_file_counts(place, older):
     assert len(server.errors()) == 1
 
 
-def test_an_operator_s_row_is_recorded_where_the_database_is_of_another_file(place, server):
+def test_an_operators_row_is_recorded_where_the_files_are_strangers(place, server):
     node = server.commit(b"in no push")
     server.sql("UPDATE pushlog_state SET fingerprint = 0")
     server.sql("INSERT INTO pushlog VALUES (7, 'operator', 1)")
@@ -372,7 +372,7 @@ def test_a_rollback_takes_back_a_push_of_changesets_that_were_here_before(server
     assert len(server.repository) == 4
 
 
-def test_a_push_that_was_rolled_back_without_the_extension_does_not_come_back(place, server, monkeypatch):
+def test_a_push_rolled_back_without_the_extension_stays_away(place, server, monkeypatch):
     fourth = place("source").commit(b"d")
     place("source").push_to(server)
     with monkeypatch.context() as without:
@@ -386,7 +386,7 @@ def test_a_push_that_was_rolled_back_without_the_extension_does_not_come_back(pl
     assert server.errors() == []
 
 
-def test_a_push_is_dated_by_the_clock_whatever_date_new_changesets_are_given(place, server):
+def test_a_push_is_dated_by_the_clock_whatever_its_changesets_say(place, server):
     """The settings of `place` date changesets to 2017."""
     before = int(time.time())
     place("source").commit(b"d")
@@ -432,7 +432,7 @@ def test_a_second_strip_gives_new_numbers_from_the_first_one_s_on(branched, monk
     assert numbers_in_sqlite(server) == numbers_in_changelog(server)
 
 
-def test_a_changeset_that_comes_back_before_its_strip_was_recorded_can_be_in_another_push(place, branched, unsettled):
+def test_a_changeset_back_before_its_strip_can_be_in_another_push(place, branched, unsettled):
     server, [_a, _b, c, d] = branched
     strip(server, d)
     repository = server.repository
@@ -444,7 +444,7 @@ def test_a_changeset_that_comes_back_before_its_strip_was_recorded_can_be_in_ano
     assert server.errors() == []
 
 
-def test_a_push_of_a_master_that_contradicts_the_pushes_here_is_refused_in_one_line(branched):
+def test_a_masters_push_that_contradicts_those_here_is_refused(branched):
     server, [_a, _b, c, d] = branched
     repository = server.repository
     for number, nodes, line in (
@@ -531,7 +531,7 @@ def interrupt(*_arguments):
 
 
 @pytest.mark.parametrize("command", [checking.repairpushlog, checking.verifypushlog])
-def test_a_repair_and_a_check_tell_mercurial_how_far_they_are_in_both_stores(server, command, shown):
+def test_a_repair_and_a_check_report_progress_in_both_stores(server, command, shown):
     repository = server.repository
     command(repository.ui, repository)
     assert {topic for topic, _position, _total in shown} >= {b"reading pushlog2.db", b"reading pushlog.log"}

@@ -342,7 +342,7 @@ def test_the_start_page_links_to_the_page(browser, address_by_default, style, st
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("style", STYLES)
-def test_the_page_of_a_phone_in_the_dark_breaks_no_rule_that_is_the_default(browser, long_words, style):
+def test_the_page_of_a_phone_in_the_dark_breaks_no_default_rule(browser, long_words, style):
     complaints(browser)
     with emulating(browser, width=390, scheme="dark"):
         show_all(browser, long_words, style)

@@ -61,7 +61,7 @@ def test_what_a_pusher_chose_is_text_in_every_feed(hostile, style):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("style", STYLES)
-def test_a_list_of_repositories_shows_their_names_as_text_and_has_a_policy_before_any_is_opened(tmp_path, style):
+def test_a_list_of_repositories_shows_names_as_text_under_a_policy(tmp_path, style):
     name = NAME.replace("%", "")
     (tmp_path / "hgrc").write_text("[extensions]\n*:required = yes\npushlog =\n")
     (tmp_path / "web.conf").write_text(f"[paths]\n/ = {tmp_path}/repos/**\n")
@@ -97,7 +97,7 @@ sys.stdout.buffer.write(headers["Content-Security-Policy"].encode() + b"\n" + bo
 """
 
 
-def test_scripts_of_a_page_carry_the_nonce_of_its_policy_and_no_two_pages_have_the_same(hostile):
+def test_scripts_of_a_page_carry_a_nonce_that_no_other_page_has(hostile):
     site, _names = hostile
     seen = set()
     for style in STYLES:

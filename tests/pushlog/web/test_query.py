@@ -108,7 +108,7 @@ def test_a_date_that_no_calendar_has_is_refused(text):
         dates.parse(text, NOW)
 
 
-def test_the_last_day_of_a_february_is_a_date_and_so_is_the_day_before_a_first(monkeypatch):
+def test_the_last_day_of_a_february_is_a_date(monkeypatch):
     monkeypatch.setenv("TZ", "UTC")
     dates.time.tzset()
     assert dates.parse("2024-02-29", NOW) == 1709164800

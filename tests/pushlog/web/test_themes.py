@@ -146,7 +146,7 @@ def test_templates_of_plain_text_are_left_alone():
         (b'<a href="{url|urlescape}graph/{node|short}{sessionvars%urlparameter}">graph</a>\n', False),
     ],
 )
-def test_navigation_like_mercurials_links_to_our_page_unless_it_does_already(source, linked):
+def test_navigation_like_mercurials_links_to_our_page_once(source, linked):
     link = b'<a href="{url|urlescape}pushloghtml{sessionvars%urlparameter}">pushlog</a>'
     assert (link in page.add_link(source)) is linked
     assert page.add_link(source).count(b"\n") == source.count(b"\n") + linked
@@ -250,7 +250,7 @@ for path in ("/file/tip/code.py", "/annotate/tip/code.py"):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("style", ["paper", "spartan"])
-def test_the_colours_of_the_highlight_extension_are_markup_and_the_code_is_text(tmp_path, style):
+def test_the_colours_of_highlight_are_markup_and_the_code_is_text(tmp_path, style):
     (tmp_path / "hgrc").write_text("[extensions]\n*:required = yes\nhighlight =\npushlog =\n[ui]\nusername = test\n")
     where = environment(tmp_path)
     subprocess.run([HG, "init", str(tmp_path / "site")], env=where, check=True)

@@ -21,7 +21,7 @@ def refuse(tmp_path: Path) -> None:
     deletion.refuse_present({str(tmp_path): ""}, some_state(path="group/one"))
 
 
-def test_a_repository_that_may_be_in_a_folder_that_cannot_be_read_is_not_forgotten(
+def test_a_repository_perhaps_in_an_unreadable_folder_is_not_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuse(tmp_path)
@@ -40,7 +40,7 @@ def test_a_repository_that_may_be_in_a_folder_that_cannot_be_read_is_not_forgott
         refuse(tmp_path)
 
 
-def test_a_repository_that_may_be_deleted_is_not_forgotten_while_the_disk_does_not_show_it(tmp_path: Path) -> None:
+def test_a_deleted_repository_stays_while_the_disk_does_not_show_it(tmp_path: Path) -> None:
     (deleted := tmp_path / ".vcsreplicator" / "deleted").mkdir(parents=True)
     name = some_state().repository
     (deleted / name).symlink_to(name)  # who looks gets ELOOP

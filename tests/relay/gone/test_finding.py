@@ -19,7 +19,7 @@ class Seen(NamedTuple):
 gone = functools.partial(find_gone, source="hg://master")
 
 
-def test_a_repository_that_was_removed_by_hand_is_gone_since_the_first_round_without_it(tmp_path: Path) -> None:
+def test_a_repository_removed_by_hand_is_gone_since_the_first_round(tmp_path: Path) -> None:
     states: Any = {
         "1" * 32: Seen("p/one"),
         "2" * 32: Seen("p/two"),
@@ -35,14 +35,14 @@ def test_a_repository_that_was_removed_by_hand_is_gone_since_the_first_round_wit
     assert gone(states, roots, folders[:1], {"2" * 32: 20.0}, 40.0) == {}
 
 
-def test_a_repository_that_may_be_deleted_is_not_gone_while_the_disk_does_not_show_it(tmp_path: Path) -> None:
+def test_a_deleted_repository_is_not_gone_while_the_disk_hides_it(tmp_path: Path) -> None:
     states: Any = {"1" * 32: Seen("one")}
     (deleted := tmp_path / ".vcsreplicator" / "deleted").mkdir(parents=True)
     (deleted / ("1" * 32)).symlink_to("1" * 32)  # who looks gets ELOOP
     assert gone(states, {str(tmp_path): ""}, [], {}, 10.0) == {}
 
 
-def test_what_another_master_sent_is_not_gone_here_though_neither_has_a_prefix(tmp_path: Path) -> None:
+def test_what_another_master_sent_is_not_gone_without_a_prefix(tmp_path: Path) -> None:
     states: Any = {
         "1" * 32: Seen("one"),
         "2" * 32: Seen("two", source="hg://other"),
@@ -58,7 +58,7 @@ def make_folders(root: Path, *names: str) -> list[str]:
     return [str(root / name) for name in names]
 
 
-def test_a_root_without_any_repository_where_the_log_knows_some_may_not_be_mounted(tmp_path: Path) -> None:
+def test_a_root_without_its_known_repositories_may_not_be_mounted(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     roots = {str(one): "p", str(two): "q"}
     states: Any = {"1" * 32: Seen("p/a"), "2" * 32: Seen("p/b/c"), "3" * 32: Seen("q/a"), "4" * 32: Seen("q/b")}
@@ -84,7 +84,7 @@ def test_a_repository_below_two_roots_counts_once(tmp_path: Path) -> None:
     assert find_unmounted(states, ["1" * 32], roots, known) == {}, "the last one of a folder"
 
 
-def test_an_empty_folder_below_a_root_that_had_several_repositories_may_not_be_mounted(tmp_path: Path) -> None:
+def test_an_empty_folder_that_had_repositories_may_not_be_mounted(tmp_path: Path) -> None:
     states: Any = {"1" * 32: Seen("team/a"), "2" * 32: Seen("team/sub/b"), "3" * 32: Seen("other")}
     roots, known = {str(tmp_path): ""}, make_folders(tmp_path, "other")
     names = ["1" * 32, "2" * 32]

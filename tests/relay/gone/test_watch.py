@@ -112,7 +112,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Host]]:
         host.stop.set()
 
 
-def test_a_repository_removed_by_hand_is_deleted_on_mirrors_after_the_delay(make: Callable[..., Host]) -> None:
+def test_a_repository_removed_by_hand_is_deleted_after_the_delay(make: Callable[..., Host]) -> None:
     host = make("team/one")
     last = next(iter(state for state in host.states.states().values() if state.path == "team/one"))
     host.remove("team")
@@ -218,7 +218,7 @@ def test_a_repository_that_lies_elsewhere_below_the_root_is_not_deleted(make: Ca
     assert len(host.deletions()) == 1
 
 
-def test_a_repository_with_events_that_the_aggregator_lacks_is_not_deleted(make: Callable[..., Host]) -> None:
+def test_a_repository_with_unread_events_is_not_deleted(make: Callable[..., Host]) -> None:
     host = make("one")
     newest = outbox_end(host, "one")
     host.append(following(newest, 1)[0].event)

@@ -55,7 +55,7 @@ def test_many_repositories_of_a_group_get_its_right_but_not_on_their_hgrc(tmp_pa
     assert trouble.text.endswith(f"run: {given} && find {top} -path '*/.hg/hgrc' -exec chmod g-w {{}} +")
 
 
-def test_other_reasons_other_roots_and_refused_pushes_keep_their_own_trouble() -> None:
+def test_other_reasons_roots_and_refusals_keep_their_own_trouble() -> None:
     troubles = [
         *(waiting(f"/{root}/a") for root in ("one", "two")),
         ServiceTrouble(text="/one/b: its outbox cannot be read: damaged", since=1.0, is_urgent=True),
@@ -111,7 +111,7 @@ def test_many_closed_repositories_are_one_line_with_their_count(tmp_path: Path) 
 
 
 @pytest.mark.processes
-def test_closed_repositories_are_tried_seldom_and_all_at_once_after_a_success(tmp_path: Path) -> None:
+def test_closed_repositories_are_tried_seldom_and_after_a_success(tmp_path: Path) -> None:
     closed = ClosedRepositories(tmp_path, 20)
     closed.try_all()
     closed.closed = False

@@ -35,7 +35,7 @@ def master() -> Iterator[Master]:
         yield master
 
 
-def test_the_note_of_an_act_stays_while_the_disk_does_not_show_its_repository(master: Master) -> None:
+def test_the_note_of_an_act_stays_while_its_repository_is_not_shown(master: Master) -> None:
     master.create("one")
     level = master.outbox("one").newest()
     assert level is not None

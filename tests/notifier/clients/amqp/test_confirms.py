@@ -33,7 +33,7 @@ def test_a_message_once_returned_is_judged_anew_at_its_next_attempt() -> None:
     assert confirms.confirm(3, multiple=False) == [(2, False)]
 
 
-def test_nacked_deliveries_are_held_for_a_while_and_unknown_until_released() -> None:
+def test_nacked_deliveries_are_held_and_unknown_until_released() -> None:
     confirms = sent("a", "b")
     for number, _ in confirms.confirm(2, multiple=True):
         confirms.hold_nacked(number, 5.0 + number)
@@ -44,7 +44,7 @@ def test_nacked_deliveries_are_held_for_a_while_and_unknown_until_released() -> 
     assert confirms.unknown() == [1]
 
 
-def test_the_oldest_wait_counts_and_begins_anew_after_a_pause_of_the_broker() -> None:
+def test_the_oldest_wait_begins_anew_after_a_pause_of_the_broker() -> None:
     confirms = sent("a", "b")
     assert confirms.oldest_since() == 0.0
     confirms.confirm(1, multiple=False)

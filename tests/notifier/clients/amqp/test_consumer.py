@@ -88,9 +88,7 @@ def receive(url: str, count: int, **more: Any) -> list[Any]:
 
 @pytest.mark.parametrize("properties", UNREADABLE.values(), ids=UNREADABLE)
 @pytest.mark.parametrize("body", [b"first", b""], ids=["body", "no body"])
-def test_message_whose_properties_cannot_be_read_comes_without_them_and_holds_up_no_other(
-    url: str, properties: bytes, body: bytes
-) -> None:
+def test_a_message_with_unreadable_properties_comes_without_them(url: str, properties: bytes, body: bytes) -> None:
     send(url, body, properties)
     send(url, b"second", application_headers={"h": 1})
     first, second = receive(url, 2)
@@ -98,7 +96,7 @@ def test_message_whose_properties_cannot_be_read_comes_without_them_and_holds_up
     assert (body_of(second), second.headers) == (b"second", {"h": 1})
 
 
-def test_message_whose_routing_key_is_no_text_comes_with_a_replacement_and_holds_up_no_other(url: str) -> None:
+def test_a_message_whose_routing_key_is_no_text_has_a_replacement(url: str) -> None:
     with _kombu.Connection(url, transport_options={"confirm_publish": True}) as connection:
         channel = connection.default_channel
         declare_queues(channel, "q")
@@ -108,7 +106,7 @@ def test_message_whose_routing_key_is_no_text_comes_with_a_replacement_and_holds
     assert [each.delivery_info["routing_key"] for each in receive(url, 2)] == ["a?." + "b" * 200, "\N{EURO SIGN}"]
 
 
-def test_message_that_is_too_large_comes_without_its_body_where_that_is_wanted(url: str) -> None:
+def test_a_message_too_large_comes_without_its_body_on_demand(url: str) -> None:
     for body in (b"x" * 1000, b"y" * 300_000, b"", b"z" * 1001, b"x"):
         send(url, body, application_headers={"h": len(body)})
     found = receive(url, 5, largest=1000, drops_larger=True)

@@ -56,7 +56,7 @@ def test_body_is_the_documented_one_with_all_changesets(log: Log, notifier: Noti
     assert (message.properties["delivery_mode"], message.properties["type"]) == (2, "hg-push")
 
 
-def test_repository_id_is_the_same_after_a_restart_and_a_rename_and_of_one_repository_only(
+def test_a_repositorys_id_is_the_same_after_a_restart_and_a_rename(
     log: Log, notifier: Notifier, receiver: HgPushReceiver
 ) -> None:
     notifier.start(it=receiver.settings())
@@ -86,7 +86,7 @@ def test_push_that_mirrors_know_no_more_is_sent_with_its_heads(
     assert receiver.bodies[0]["pushes"][0]["changesets"] == [node("x", 1)]
 
 
-def test_push_of_a_repository_whose_url_another_one_has_holds_up_no_push_of_that_one(
+def test_a_push_of_a_repository_without_its_url_holds_up_no_other(
     log: Log, notifier: Notifier, receiver: HgPushReceiver
 ) -> None:
     shown = {"1": {"changesets": [node("first"), node("x", 1)], "date": 1, "user": "u"}}
@@ -217,7 +217,7 @@ def test_deleted_queue_is_declared_again_and_gets_the_message(
     eventually(lambda: ("x", 2) in receiver.told(), "the message behind the deletion")
 
 
-def test_broker_that_blocks_publishers_is_named_once_holds_up_no_stop_and_gets_everything(
+def test_a_broker_that_blocks_publishers_holds_up_no_stop(
     log: Log, notifier: Notifier, own_service: Callable[[type[RabbitMQ]], RabbitMQ], tmp_path: Path
 ) -> None:
     broker = own_service(RabbitMQ)

@@ -110,9 +110,7 @@ def test_push_that_a_mirror_does_not_show_yet_waits_for_it(asking: Asking, reply
     ],
     ids=["stripped", "hole", "empty", "another repository's"],
 )
-def test_push_that_a_mirror_has_no_more_is_sent_with_its_heads_and_a_log_line(
-    asking: Asking, reply: Reply, reason: str
-) -> None:
+def test_a_push_that_a_mirror_lost_is_sent_with_its_heads_and_a_line(asking: Asking, reply: Reply, reason: str) -> None:
     with structlog.testing.capture_logs() as lines:
         assert asking.changesets(reply) == (HEAD,)
     [line] = lines
@@ -159,7 +157,7 @@ def test_push_waits_a_day_for_a_mirror_that_states_that_it_is_behind(asking: Ask
     [a_reply(6, released=6), a_reply(6), Reply(status=404)],
     ids=["an older event", "older pushes", "no repository"],
 )
-def test_push_of_a_repository_whose_url_another_one_has_waits_for_no_mirror(asking: Asking, reply: Reply) -> None:
+def test_a_push_of_a_repository_without_its_url_waits_for_no_mirror(asking: Asking, reply: Reply) -> None:
     with structlog.testing.capture_logs() as lines:
         assert asking.changesets(reply, has_successor=True) == (HEAD,)
     [line] = lines
@@ -177,7 +175,7 @@ def test_pushes_of_a_repository_that_is_gone_wait_one_hour_together(asking: Aski
     assert asking.changesets(Reply(status=404), message=a_message(8)) == (node("x", 8),)
 
 
-def test_push_that_is_newer_than_the_trouble_of_its_mirror_waits_until_it_is_an_hour_old(asking: Asking) -> None:
+def test_a_push_newer_than_its_mirrors_trouble_waits_up_to_an_hour(asking: Asking) -> None:
     with pytest.raises(Unavailable):
         asking.changesets(Reply(status=404))
     asking.clock.advance(BEHIND)
@@ -234,7 +232,7 @@ FIRST, SECOND, THIRD = node("first"), node("second"), node("third")
     ],
     ids=["the head", "others", "all"],
 )
-def test_obsolete_changesets_come_only_where_they_are_asked_for_and_the_head_last(
+def test_obsolete_changesets_come_on_demand_and_the_head_last(
     asking: Asking, visible: list[str], obsolete: list[str], all_of_them: tuple[str, ...]
 ) -> None:
     reply = a_reply(7, p7={"changesets": visible, "obsoletechangesets": obsolete})

@@ -149,7 +149,7 @@ def subscriber(broker: FakeBroker, **more: int) -> ListenSettings:
     return ListenSettings(url=broker.url, exchange="exchange/guest/v2", queue="queue/guest/q", **more)  # type: ignore[arg-type]
 
 
-def test_listener_refuses_a_message_that_is_too_large_before_it_takes_it_in() -> None:
+def test_a_listener_refuses_a_message_too_large_before_it_takes_it() -> None:
     stop = threading.Event()
     with FakeBroker(CONSUMING, endless_message) as broker, over_after(90, stop):
         refusal = (
@@ -192,7 +192,7 @@ def test_listener_shows_signs_of_life_while_a_message_is_handed_on(monkeypatch: 
         assert broker.connections == 1
 
 
-def test_listener_that_loses_its_broker_does_not_hand_a_message_on_twice_at_once() -> None:
+def test_a_listener_that_loses_its_broker_hands_no_message_on_twice() -> None:
     stop, leave, turns = threading.Event(), threading.Event(), []
 
     def one_message(connection: socket.socket, over: threading.Event) -> None:
@@ -217,7 +217,7 @@ def test_listener_that_loses_its_broker_does_not_hand_a_message_on_twice_at_once
     assert turns == ["begins", "ends", "begins"]
 
 
-def test_listener_that_stops_begins_nothing_that_waited_behind_a_lost_connection() -> None:
+def test_a_listener_that_stops_begins_nothing_more() -> None:
     stop, leave, turns = threading.Event(), threading.Event(), []
 
     def one_message(connection: socket.socket, over: threading.Event) -> None:

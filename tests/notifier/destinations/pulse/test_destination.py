@@ -160,7 +160,7 @@ def test_copies_go_to_the_configured_keys(pulse: PulseReceiver) -> None:
         destination.close()
 
 
-def test_an_exchange_that_was_made_again_is_named_until_a_queue_gets_a_message(rabbitmq: Any, unique_name: str) -> None:
+def test_an_exchange_made_again_is_named_until_a_queue_gets_a_message(rabbitmq: Any, unique_name: str) -> None:
     exchange, url = f"exchange/guest/{unique_name}", rabbitmq.vhost()
     destination = opened(PulseSettings(url=url, exchange=exchange))
     assert isinstance(destination, PartedDestination)
@@ -209,7 +209,7 @@ def full_queue(pulse: PulseReceiver) -> Iterator[Any]:
         yield queue
 
 
-def test_full_queue_of_one_consumer_costs_the_others_neither_copies_nor_messages(
+def test_a_full_queue_costs_the_others_neither_copies_nor_messages(
     log: Log, notifier: Notifier, pulse: PulseReceiver
 ) -> None:
     before = REFUSED.labels("it")._value.get()
@@ -227,7 +227,7 @@ def test_full_queue_of_one_consumer_costs_the_others_neither_copies_nor_messages
     assert REFUSED.labels("it")._value.get() - before >= 19
 
 
-def test_message_that_every_queue_must_have_is_sent_until_the_full_one_takes_it(pulse: PulseReceiver) -> None:
+def test_a_message_that_every_queue_must_have_is_sent_until_it_is_taken(pulse: PulseReceiver) -> None:
     with full_queue(pulse) as queue:
         destination = opened(replace(pulse.settings(), on_nack=OnNack.RETRY))
         outcomes = [send(destination, a_message(seq=seq))[0].error for seq in (1, 2)]

@@ -95,7 +95,7 @@ def test_message_names_an_object_that_is_there(log: Log, notifier: Notifier, clo
     assert kinds["id"][1].endswith(".changegroup.1")
 
 
-def test_object_written_and_topic_refusing_is_repeated_until_both_are_there(
+def test_an_object_whose_topic_refuses_is_repeated_until_both_are_there(
     log: Log, notifier: Notifier, cloud: SnsReceiver
 ) -> None:
     good = cloud.settings()

@@ -92,7 +92,7 @@ def test_each_subscription_gets_what_it_wants(
 
 
 @pytest.mark.parametrize("loses_position", [False, True], ids=["the log has the position", "the log lost it"])
-def test_a_database_that_vanished_is_not_made_anew_and_no_notice_passes_it(
+def test_a_database_that_vanished_is_not_made_anew_and_loses_no_notice(
     log: Log, notifier: Notifier, settings: WebhookSettings, monkeypatch: pytest.MonkeyPatch, loses_position: bool
 ) -> None:
     with Endpoint() as endpoint:
@@ -116,7 +116,7 @@ def test_a_database_that_vanished_is_not_made_anew_and_no_notice_passes_it(
         eventually(lambda: ("x", 2) in endpoint.told)
 
 
-def test_the_advice_for_a_database_that_vanished_makes_it_for_the_owner_of_its_folder(
+def test_the_advice_for_a_vanished_database_makes_it_for_the_owner(
     log: Log, settings: WebhookSettings, tmp_path: Path
 ) -> None:
     log.acknowledge("notifier-hooks", NOTICES, {0: 0})
@@ -132,7 +132,7 @@ def test_the_advice_for_a_database_that_vanished_makes_it_for_the_owner_of_its_f
     assert (made.st_uid, made.st_gid, made.st_mode & 0o777) == (of.st_uid, of.st_gid, 0o640)
 
 
-def test_what_must_exist_is_what_the_settings_say_and_not_any_key_that_is_called_database(log: Log) -> None:
+def test_what_must_exist_is_what_the_settings_say(log: Log) -> None:
     log.acknowledge("notifier-own", NOTICES, {0: 0})
     assert describe_missing("own", SimpleNamespace(database="/nowhere/at/all.db"), log, "/nowhere.db") is None
 
@@ -149,7 +149,7 @@ def test_failed_delivery_climbs_the_ladder_with_the_same_id(
 
 
 @pytest.mark.parametrize("origin", ["command", "file"])
-def test_subscription_with_http_is_paused_where_http_is_not_allowed_and_its_deliveries_wait(
+def test_a_subscription_with_http_is_paused_where_http_is_refused(
     log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries, origin: str
 ) -> None:
     with Endpoint() as endpoint:
@@ -167,7 +167,7 @@ def test_subscription_with_http_is_paused_where_http_is_not_allowed_and_its_deli
         eventually(lambda: states(deliveries) == {"delivered": 1})
 
 
-def test_delivery_that_reaches_the_end_of_the_ladder_is_kept_and_can_be_redelivered(
+def test_a_delivery_at_the_end_of_the_ladder_can_be_redelivered(
     log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries
 ) -> None:
     with Endpoint(failing()) as endpoint:
@@ -203,7 +203,7 @@ def test_delivery_that_is_given_up_is_named_in_the_log_with_its_event(
     }
 
 
-def test_attempt_whose_delivery_was_removed_meanwhile_has_no_names_and_keeps_no_other_from_its_end(
+def test_an_attempt_whose_delivery_is_gone_keeps_no_other_from_its_end(
     deliveries: Deliveries,
 ) -> None:
     assert deliveries.names(17) == {}
@@ -264,7 +264,7 @@ def test_speed_does_not_wait_for_a_failed_delivery(
         eventually(lambda: states(deliveries) == {"delivered": 4, "queued": 1})
 
 
-def test_endpoint_that_is_gone_pauses_its_subscription_and_nothing_is_lost(
+def test_an_endpoint_that_is_gone_pauses_its_subscription(
     log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries
 ) -> None:
     with Endpoint(failing(status=410)) as endpoint, Endpoint() as other:
@@ -332,7 +332,7 @@ def test_nothing_is_queued_for_a_subscription_that_was_removed(deliveries: Deliv
     assert states(deliveries) == {"cancelled": 1}
 
 
-def test_messages_are_removed_with_their_deliveries_though_an_older_one_waits(deliveries: Deliveries) -> None:
+def test_messages_go_with_their_deliveries_though_an_older_one_waits(deliveries: Deliveries) -> None:
     for name in ("paused", "ci"):
         deliveries.subscriptions.add(name, Subscription(url="https://x/"), origin="command", who="dana", now=1.0)
     paused, ci = deliveries.subscriptions.all()
@@ -400,7 +400,7 @@ def test_filter_that_cannot_be_applied_to_a_message_does_not_want_it(
 
 
 @pytest.mark.parametrize("broken", ["contains(data.repo_url, `1`)", "|".join(["[@, @]"] * 60)])
-def test_filter_that_breaks_on_a_message_hurts_its_subscription_alone_and_is_shown(
+def test_a_filter_that_breaks_hurts_its_subscription_alone(
     log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries, broken: str
 ) -> None:
     with Endpoint() as endpoint:
@@ -416,7 +416,7 @@ def test_filter_that_breaks_on_a_message_hurts_its_subscription_alone_and_is_sho
         assert FILTER_FAILED.labels("hooks", "a")._value.get() >= 3
 
 
-def test_filter_that_breaks_is_named_in_the_log_with_subscription_event_and_reason(
+def test_a_filter_that_breaks_is_named_in_the_log_with_the_reason(
     log: Log, notifier: Notifier, settings: WebhookSettings
 ) -> None:
     notice = a_notice(an_event("x", 1))
@@ -441,7 +441,7 @@ def test_subscription_of_another_release_is_named_and_can_be_removed(deliveries:
     assert deliveries.subscriptions.all() == []
 
 
-def test_stop_ends_attempts_at_an_endpoint_that_hangs_and_the_next_start_repeats_them(
+def test_a_stop_ends_hanging_attempts_and_the_next_start_repeats_them(
     log: Log,
     notifier: Notifier,
     settings: WebhookSettings,
@@ -502,7 +502,7 @@ def test_subscription_is_checked_whole(wrong: dict[str, Any], complaint: str) ->
         Subscription(**{"url": "https://example.org/", **wrong})
 
 
-def test_endpoint_that_fails_for_an_hour_gets_everything_in_order_afterwards(
+def test_an_endpoint_that_fails_for_an_hour_gets_everything_in_order(
     log: Log, tmp_path: Path, settings: WebhookSettings, deliveries: Deliveries
 ) -> None:
     clock = HandClock(time.time())
@@ -588,7 +588,7 @@ def test_a_clock_that_is_set_forward_pauses_no_subscription(
             webhooks.close()
 
 
-def test_results_are_kept_if_the_database_fails_while_the_clock_is_followed(
+def test_results_are_kept_if_the_database_fails_beside_the_clock(
     settings: WebhookSettings, deliveries: Deliveries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, failures = HandClock(time.time()), list[float]()
@@ -647,7 +647,7 @@ def test_a_dispatcher_that_fails_is_reported_until_it_works_again(
         hooks.close()
 
 
-def test_what_comes_after_a_pause_is_not_attempted_although_the_queues_are_loaded_meanwhile(
+def test_what_comes_after_a_pause_is_not_attempted_during_loading(
     settings: WebhookSettings, deliveries: Deliveries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read_all, has_read, may_go_on = SubscriptionTable.all, threading.Event(), threading.Event()
@@ -705,9 +705,7 @@ def test_message_counts_only_once_its_rows_are_committed(settings: WebhookSettin
         hooks.close()
 
 
-def test_rows_are_read_in_the_order_of_their_arrival_whatever_matures_first(
-    settings: WebhookSettings, deliveries: Deliveries
-) -> None:
+def test_rows_are_read_in_the_order_of_their_arrival(settings: WebhookSettings, deliveries: Deliveries) -> None:
     deliveries.subscriptions.add("a", Subscription(url="https://ci.example/"), origin="command", who="dana", now=0.0)
     [stored] = deliveries.subscriptions.all()
     items = deliveries.enqueue([(a_delivery(seq).message, [stored]) for seq in (1, 2, 3)], 5.0)
@@ -733,7 +731,7 @@ def test_hostile_text_of_one_message_costs_no_other_of_its_batch(settings: Webho
     assert "unexpected UnicodeEncodeError" in str(outcomes[2])
 
 
-def test_why_a_subscription_fails_is_found_without_reading_the_deliveries_of_others(
+def test_why_a_subscription_fails_is_found_without_others_deliveries(
     settings: WebhookSettings, deliveries: Deliveries
 ) -> None:
     assert deliveries.last_error(1) is None

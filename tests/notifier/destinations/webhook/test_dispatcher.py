@@ -76,9 +76,7 @@ def dispatch(tmp_path: Path) -> Iterator[Dispatch]:
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
-def test_one_failed_attempt_pauses_no_webhook_for_which_nothing_waited_since_the_last_failure(
-    dispatch: Dispatch, restarts: bool
-) -> None:
+def test_one_failed_attempt_pauses_no_webhook_without_waiting_messages(dispatch: Dispatch, restarts: bool) -> None:
     it = dispatch(ladder=(0,), pause_after=3 * DAY)
     with it.running() as webhooks:
         it.submit(webhooks, 1)
@@ -179,7 +177,7 @@ def test_webhook_whose_deliveries_fail_one_behind_the_other_is_paused(dispatch: 
 @pytest.mark.parametrize(
     ("ladder", "hangs"), [((0,), 1), ((0, 0), 2), ((0, 2 * DAY), 1)], ids=["only", "last", "before a long delay"]
 )
-def test_a_redelivery_asked_for_during_an_attempt_that_fails_begins_at_once(
+def test_a_redelivery_asked_for_during_a_failing_attempt_begins_at_once(
     dispatch: Dispatch, ladder: tuple[float, ...], hangs: int
 ) -> None:
     it, end = dispatch(ladder=ladder), threading.Event()
@@ -195,7 +193,7 @@ def test_a_redelivery_asked_for_during_an_attempt_that_fails_begins_at_once(
     assert len(it.endpoint.requests) == hangs + 1
 
 
-def test_a_redelivery_asked_for_during_an_attempt_that_succeeds_sends_nothing_twice(dispatch: Dispatch) -> None:
+def test_a_redelivery_asked_for_during_a_success_sends_nothing_twice(dispatch: Dispatch) -> None:
     it, end = dispatch(ladder=(0,)), threading.Event()
     it.endpoint.reply = lambda request: Reply(hang=end)
     with it.running() as webhooks:
@@ -211,9 +209,7 @@ def test_a_redelivery_asked_for_during_an_attempt_that_succeeds_sends_nothing_tw
 
 
 @pytest.mark.parametrize("runs", [[range(1, 6)], [range(1, 4), range(4, 6)]], ids=["running", "restarted"])
-def test_webhook_that_gives_a_final_answer_to_each_message_fails_since_the_first_and_is_paused(
-    dispatch: Dispatch, runs: list[range]
-) -> None:
+def test_a_webhook_with_final_answers_fails_since_the_first_of_them(dispatch: Dispatch, runs: list[range]) -> None:
     """Each delivery is given up at once, so nothing is queued between two of them."""
     it = dispatch(pause_after=3 * DAY)
     it.endpoint.reply = lambda request: Reply(status=400)
@@ -228,7 +224,7 @@ def test_webhook_that_gives_a_final_answer_to_each_message_fails_since_the_first
     eventually(lambda: it.paused_reason)
 
 
-def test_deliveries_of_a_paused_subscription_stay_on_disk_and_count_until_it_is_resumed(dispatch: Dispatch) -> None:
+def test_deliveries_of_a_paused_subscription_stay_until_it_is_resumed(dispatch: Dispatch) -> None:
     def queued() -> float | None:
         return REGISTRY.get_sample_value("vcsreplicator_notifier_webhook_queued_deliveries", {"destination": "hooks"})
 

@@ -37,7 +37,7 @@ def test_first_in_first_out_by_maturity() -> None:
     assert waiting.wakes_at() == 9
 
 
-def test_a_first_attempt_begins_at_once_whatever_the_clock_said_when_it_arrived() -> None:
+def test_a_first_attempt_begins_at_once_by_any_clock() -> None:
     waiting = queues(fast())
     waiting.add([item(1, mature_at=100), item(2, attempt=1, mature_at=100)])
     assert ids(waiting.next(5)) == [1]
@@ -123,7 +123,7 @@ def test_strict_order_lets_one_delivery_of_a_repository_go_at_a_time() -> None:
     assert ids(waiting.next(10)) == [2]
 
 
-def test_delivery_that_fails_while_its_subscription_is_paused_does_not_stay_here() -> None:
+def test_a_delivery_that_fails_during_a_pause_does_not_stay_here() -> None:
     waiting = queues(fast())
     waiting.add([item(1)])
     [begun] = waiting.next(0)
@@ -140,7 +140,7 @@ def test_paused_subscription_begins_nothing() -> None:
     assert waiting.wakes_at() is None
 
 
-def test_what_is_under_way_for_a_removed_subscription_leaves_nothing_behind() -> None:
+def test_what_is_under_way_for_a_removed_subscription_leaves_nothing() -> None:
     before = queues(strict(), fast())
     before.add([item(1), item(2), item(3)])
     [begun] = before.next(0)
@@ -166,7 +166,7 @@ def test_what_is_under_way_stays_so_when_the_queues_are_built_again() -> None:
     assert ids(after.next(0)) == [4]
 
 
-def test_in_strict_order_a_successor_at_a_url_waits_for_the_last_of_its_predecessor() -> None:
+def test_in_strict_order_a_successor_waits_for_its_predecessors_last() -> None:
     waiting = queues(strict())
     waiting.add([item(1, repository="x url"), item(2, repository="x other url"), item(3, repository="y url")])
     waiting.add([item(4, repository="y url"), item(5, repository="z elsewhere")])

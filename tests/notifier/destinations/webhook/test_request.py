@@ -200,7 +200,7 @@ def test_request_carries_body_and_headers() -> None:
     assert request.headers["webhook-id"] == "abc_newrepo_1"
 
 
-def test_endpoint_on_a_private_address_gets_nothing_until_its_name_has_another() -> None:
+def test_an_endpoint_on_a_private_address_gets_nothing() -> None:
     with Endpoint() as endpoint:
         answer = send(endpoint, networks=[])
         assert endpoint.requests == []
@@ -267,7 +267,7 @@ def test_answer_that_drips_for_ever_ends_with_the_timeout(first: bytes, verdict:
         sender.close()
 
 
-def test_an_answer_counts_only_for_its_own_request_although_hints_came_before_it() -> None:
+def test_an_answer_counts_only_for_its_own_request_behind_hints() -> None:
     """Otherwise the next delivery on the connection would take the late answer of this one for its own."""
     finals = ["503 No", "200 OK", "422 No"]
 
@@ -382,9 +382,7 @@ def test_connections_stay_open_to_the_addresses_used_last(many_names: None, monk
         eventually(lambda: count_open(endpoint.port) == 3)
 
 
-def test_request_that_begins_keeps_its_connections_while_others_take_their_place(
-    many_names: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_that_begins_keeps_its_connections(many_names: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request, "POOLS_KEPT", 1)
     found: list[DeliveryVerdict] = []
     with Endpoint() as endpoint, closing(RequestSender(networks=LOOPBACK, allow_http=True)) as sender:

@@ -81,7 +81,7 @@ def hooks(log: Log, notifier: Notifier, endpoint: Endpoint, tmp_path: Path) -> H
     return Hooks(log, notifier, endpoint, tmp_path)
 
 
-def test_a_database_restored_from_a_copy_gets_the_deliveries_that_it_lacks_in_order(hooks: Hooks) -> None:
+def test_a_database_restored_from_a_copy_gets_what_it_lacks_in_order(hooks: Hooks) -> None:
     publish_pushes(hooks.log, "x", 1, 2)
     assert hooks.deliver() == [1, 2]
     hooks.back_up()
@@ -109,7 +109,7 @@ def test_a_line_says_what_a_restored_database_sets_back(hooks: Hooks) -> None:
     assert "1 subscriptions, 0 of them paused" in line["reason"]
 
 
-def test_a_notifier_killed_before_the_log_had_its_position_delivers_nothing_twice(
+def test_a_notifier_killed_before_its_position_delivers_nothing_twice(
     hooks: Hooks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_pushes(hooks.log, "x", 1, 2)
@@ -131,7 +131,7 @@ def test_a_notifier_killed_before_the_log_had_its_position_delivers_nothing_twic
     assert hooks.run("SELECT COUNT(*) FROM deliveries") == [(5,)]
 
 
-def test_a_log_restored_from_an_older_copy_than_the_database_is_not_sent_whole(hooks: Hooks) -> None:
+def test_a_log_restored_older_than_the_database_is_not_sent_whole(hooks: Hooks) -> None:
     publish_pushes(hooks.log, "x", 1, 2)
     hooks.deliver()
     lost = {"offset": 8, "sha256": "0" * 64}
@@ -141,7 +141,7 @@ def test_a_log_restored_from_an_older_copy_than_the_database_is_not_sent_whole(h
     assert hooks.notifier.errors() == []
 
 
-def test_a_reject_names_what_a_restored_database_lacks_and_the_log_has_no_more(hooks: Hooks, tmp_path: Path) -> None:
+def test_a_reject_names_what_a_restored_database_lacks_for_good(hooks: Hooks, tmp_path: Path) -> None:
     publish_pushes(hooks.log, "x", 1, 2)
     hooks.deliver()
     hooks.back_up()
@@ -169,7 +169,7 @@ def test_a_database_of_the_former_version_is_taken_for_complete(hooks: Hooks) ->
     assert hooks.reached == 4
 
 
-def test_the_database_of_a_former_version_has_the_position_once_it_was_opened(hooks: Hooks) -> None:
+def test_a_former_versions_database_has_the_position_once_opened(hooks: Hooks) -> None:
     publish_pushes(hooks.log, "x", 1, 2)
     hooks.log.acknowledge(group("hooks"), NOTICES, {0: 2})
     hooks.deliver()
@@ -194,14 +194,14 @@ def test_a_restored_database_of_another_log_gets_everything(hooks: Hooks) -> Non
     assert hooks.deliver() == []
 
 
-def test_notices_that_no_subscription_wants_are_not_read_again_at_each_start(hooks: Hooks) -> None:
+def test_notices_that_no_subscription_wants_are_not_read_again(hooks: Hooks) -> None:
     hooks.run("UPDATE subscriptions SET removed_at = 2")
     publish_pushes(hooks.log, "x", 1, 3)
     hooks.deliver()
     assert hooks.reached == hooks.notifier.position("hooks") == 3
 
 
-def test_a_position_that_cannot_be_recorded_in_the_database_is_read_again_at_the_next_start(
+def test_a_position_that_cannot_be_recorded_is_read_again_at_a_start(
     hooks: Hooks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_pushes(hooks.log, "x", 1, 1)

@@ -87,7 +87,7 @@ def test_a_password_that_redis_refuses_is_one_line_and_exit_78(
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("user", ["", "default@"])
-def test_a_password_of_redis_that_changes_in_its_file_is_that_of_the_next_connection(
+def test_a_password_of_redis_that_changes_is_the_next_connections(
     user: str, own_service: OwnService, tmp_path: Path
 ) -> None:
     redis, password = own_service(GuardedRedis), tmp_path / "password"

@@ -125,7 +125,7 @@ def large(number: int, size: int = MIB) -> bytes:
     return to_line(a_raw(gzip.compress(json.dumps(document, ensure_ascii=False).encode(), mtime=0), uri=uri_of(number)))
 
 
-def test_large_documents_are_delivered_in_batches_that_a_log_takes_in_time(
+def test_large_documents_go_in_batches_that_a_log_takes_in_time(
     counting: CountingLog, tools: Tools, sixteenth: int
 ) -> None:
     submit(counting, *(large(number, sixteenth) for number in range(20)))
@@ -252,7 +252,7 @@ def kinds(log: MemoryLog) -> list[str]:
     return [(reject.attributes or {})["error_type"] for reject in rejects(log)]
 
 
-def test_a_document_that_its_topic_refuses_is_a_reject_and_the_others_are_delivered(tools: Tools) -> None:
+def test_a_document_that_its_topic_refuses_is_a_reject_alone(tools: Tools) -> None:
     log = RefusingLog(decoded=MIB)
     submit(log, *numbered([1, 2]), large(3), *numbered([4, 5]), large(6))
     work(LogSource(log, "raw"), tools, log.done)
@@ -272,7 +272,7 @@ def test_a_document_of_a_queue_that_its_topic_refuses_is_a_reject(tools: Tools) 
     assert kinds(log) == ["size"]
 
 
-def test_a_reject_that_the_topic_of_rejects_refuses_is_kept_without_its_payload(tools: Tools) -> None:
+def test_a_reject_that_its_topic_refuses_is_kept_without_payload(tools: Tools) -> None:
     log = RefusingLog(decoded=MIB, errors=100_000)
     document = {**a_document(2), "landingSystem": "é" * 200_000}
     written = json.dumps(document, ensure_ascii=False).encode()
@@ -317,7 +317,7 @@ class EveryOtherToAQueue(Outputs):
         self.queued.update(uuid.UUID(message.id).int for message in messages)
 
 
-def test_a_document_that_its_topic_refuses_makes_no_queue_get_the_others_again(tools: Tools) -> None:
+def test_a_document_that_its_topic_refuses_sends_no_queue_others_again(tools: Tools) -> None:
     log, outputs = RefusingLog(decoded=MIB), EveryOtherToAQueue()
     submit(log, *numbered(range(100)), large(101), *numbered(range(102, 200)))
     DecodeLoop(LogSource(log, "raw"), outputs, Repeats(None, HandClock()), tools, HandClock()).work(log.done)

@@ -24,7 +24,7 @@ def test_a_stream_of_very_many_parts_is_refused_before_they_are_unpacked(kind: s
 
 
 @pytest.mark.parametrize("kind", PARTS)
-def test_content_of_exactly_the_limit_is_unpacked_and_one_byte_more_is_not(kind: str) -> None:
+def test_content_of_the_limit_is_unpacked_and_one_byte_more_is_not(kind: str) -> None:
     assert unpack(PARTS[kind] * 5, 5) == b"11111"
     with pytest.raises(DecodingError, match="more than 4 bytes"):
         unpack(PARTS[kind] * 5, 4)

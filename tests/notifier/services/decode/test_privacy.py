@@ -183,7 +183,7 @@ MANY = pytest.param(500, marks=[pytest.mark.slow, pytest.mark.hunt, pytest.mark.
 
 
 @pytest.mark.parametrize("times", [2, MANY])
-def test_what_identifies_a_client_is_nowhere_in_what_a_decoder_says_of_any_messages(
+def test_what_identifies_a_client_is_in_nothing_that_a_decoder_says(
     times: int,
     all_tools: tuple[Tools, Tools],
     capfd: pytest.CaptureFixture[str],

@@ -54,7 +54,7 @@ def delivered(*files: Path) -> Counter[int]:
 
 
 @pytest.mark.parametrize("many", [150, pytest.param(1000, marks=pytest.mark.slow)])
-def test_two_decoders_of_one_queue_lose_nothing_and_drop_repeats_of_what_either_delivered(
+def test_two_decoders_of_one_queue_lose_nothing_and_drop_repeats(
     log: Log, tmp_path: Path, rabbitmq: Any, own_service: Callable[[type[Redis]], Redis], many: int
 ) -> None:
     broker, redis = rabbitmq.vhost(), own_service(Redis)

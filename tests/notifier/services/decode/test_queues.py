@@ -101,9 +101,7 @@ def test_what_was_not_acknowledged_comes_again_from_a_queue(tmp_path: Path, rabb
         assert [message.body for message in eventually(lambda: second.receive(0.1))] == [b"2"]
 
 
-def test_an_output_queue_that_is_deleted_is_declared_again_and_gets_everything(
-    log: Log, tmp_path: Path, rabbitmq: Any
-) -> None:
+def test_an_output_queue_that_is_deleted_is_declared_again(log: Log, tmp_path: Path, rabbitmq: Any) -> None:
     url = rabbitmq.vhost()
     with decoding(log, settings_in(tmp_path, broker=url, output="queue:out", repeats="none")):
         submit(log, *numbered([1]))
@@ -115,7 +113,7 @@ def test_an_output_queue_that_is_deleted_is_declared_again_and_gets_everything(
     assert take_ids(url, "out", 2).keys() == {2, 3}
 
 
-def test_a_broker_that_blocks_publishers_is_waited_for_without_repeats_and_holds_up_no_stop(
+def test_a_broker_that_blocks_publishers_is_waited_for_without_repeats(
     log: Log, tmp_path: Path, own_service: OwnService
 ) -> None:
     broker = own_service(RabbitMQ)
@@ -160,9 +158,7 @@ def test_the_input_gets_signs_of_life_while_a_broker_does_not_confirm(tmp_path: 
                 queues.publish([OutgoingMessage(routing_key="out", body="{}", id=ID)], keep_alive)
 
 
-def test_a_decoder_without_messages_connects_again_when_the_broker_closed_its_connection(
-    log: Log, tmp_path: Path, own_service: OwnService
-) -> None:
+def test_a_decoder_without_messages_connects_again(log: Log, tmp_path: Path, own_service: OwnService) -> None:
     broker = own_service(RabbitMQ)
     settings = settings_in(tmp_path, broker=broker.url, output="queue:out")
     with structlog.testing.capture_logs() as said, decoding(log, settings):

@@ -64,9 +64,7 @@ def test_an_id_is_known_for_its_time_and_forgotten_half_as_long_after_it(
     assert store.known([first]) == set()
 
 
-def test_after_a_long_pause_everything_is_forgotten_and_the_next_ids_are_remembered(
-    store: SqliteIds, clock: HandClock
-) -> None:
+def test_after_a_long_pause_all_is_forgotten_and_new_ids_are_kept(store: SqliteIds, clock: HandClock) -> None:
     store.remember(named(*range(15)))
     clock.advance(100 * REMEMBER)
     assert store.known(named(*range(15))) == set()

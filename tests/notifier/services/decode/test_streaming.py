@@ -77,9 +77,7 @@ def test_decoded_messages_go_to_their_topic_and_rejects_whole_to_errors(log: Log
     assert again.attributes["uri"] == wrong.attributes["uri"]
 
 
-def test_a_repeat_goes_to_errors_as_metadata_alone_in_the_same_batch_and_after_a_restart(
-    log: Log, tmp_path: Path
-) -> None:
+def test_a_repeat_goes_to_errors_as_metadata_alone(log: Log, tmp_path: Path) -> None:
     submit(log, a_raw(), a_raw())
     with decoding(log, settings_in(tmp_path)):
         settled(log)
@@ -199,9 +197,7 @@ def test_raw_messages_that_the_log_lost_are_reported_and_passed(log: Log, tmp_pa
     assert len(records(log, "decoded")) == 1
 
 
-def test_a_document_that_a_topic_of_kafka_refuses_is_a_reject_and_the_others_are_delivered(
-    kafka: Any, unique_name: str, tmp_path: Path
-) -> None:
+def test_a_document_that_a_kafka_topic_refuses_is_a_reject_alone(kafka: Any, unique_name: str, tmp_path: Path) -> None:
     url = f"{kafka.url}?topic-prefix={unique_name}."
     with (
         open_log(url, creates=True) as log,
@@ -223,7 +219,7 @@ def test_a_document_that_a_topic_of_kafka_refuses_is_a_reject_and_the_others_are
 # -- the store of ids
 
 
-def test_ids_in_redis_are_seen_by_every_process_and_its_absence_only_lets_repeats_pass(
+def test_ids_in_redis_are_seen_by_all_and_its_absence_lets_repeats_pass(
     log: Log, tmp_path: Path, own_service: Callable[[type[Redis]], Redis]
 ) -> None:
     redis = own_service(Redis)
@@ -261,7 +257,7 @@ def test_a_file_of_ids_without_its_table_only_lets_repeats_pass(log: Log, tmp_pa
     assert len(records(log, "decoded")) == 2
 
 
-def test_a_file_of_ids_that_is_lost_while_it_is_used_does_not_stop_the_decoder(tmp_path: Path) -> None:
+def test_a_file_of_ids_lost_in_use_does_not_stop_the_decoder(tmp_path: Path) -> None:
     def fail() -> None:
         raise BadConfig("decode.repeats: cannot be used")
 

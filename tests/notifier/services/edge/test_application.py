@@ -209,9 +209,7 @@ FIRST = f"POST {SOME} HTTP/1.1\r\nHost: a\r\n".encode()
         request_.replace(FIRST, b"").split(b"\r\n\r\n")[0][:40].decode("latin-1").encode("unicode_escape").decode()
     ),
 )
-def test_a_request_whose_end_or_meaning_is_in_doubt_is_refused_with_all_that_follows(
-    edge: Edge, taken_log: Log, request_: bytes
-) -> None:
+def test_a_doubtful_request_is_refused_with_all_that_follows(edge: Edge, taken_log: Log, request_: bytes) -> None:
     before = taken_log.ends("raw")[0]
     found = statuses(ask(edge.port, request_))
     assert len(found) == 1

@@ -179,7 +179,7 @@ def test_a_failed_append_takes_nothing_and_the_next_goes_on(tmp_path: Path) -> N
     assert files(tmp_path) == []
 
 
-def test_a_failed_sync_takes_nothing_and_its_file_is_not_appended_to_again(
+def test_a_failed_sync_takes_nothing_and_its_file_grows_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(file: int) -> None:
@@ -210,7 +210,7 @@ def test_failed_appends_leave_one_file_however_many_they_are(tmp_path: Path) -> 
     assert files(tmp_path) == []
 
 
-def test_a_value_is_appended_to_the_file_that_a_failed_append_left_while_it_is_read(tmp_path: Path) -> None:
+def test_a_value_is_appended_to_a_failed_appends_file_while_it_is_read(tmp_path: Path) -> None:
     with closing(DiskQueue(str(tmp_path), LIMIT)) as queue:
         with full_disk(0), pytest.raises(OSError):
             queue.append([b"x" * 1000])
@@ -221,9 +221,7 @@ def test_a_value_is_appended_to_the_file_that_a_failed_append_left_while_it_is_r
     assert files(tmp_path) == []
 
 
-def test_a_file_whose_folder_could_not_be_synced_holds_nothing_that_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_whose_folder_could_not_be_synced_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = []
 
     def fail(file: int) -> None:

@@ -152,7 +152,7 @@ def test_a_queued_message_that_the_log_refuses_is_set_aside(tmp_path: Path, log:
     assert (tmp_path / "rejected.log").exists()
 
 
-def test_while_a_refused_message_cannot_be_set_aside_the_others_are_sent_once(
+def test_while_a_refused_message_stays_the_others_are_sent_once(
     tmp_path: Path, log: Moody, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log.mood = fail
@@ -174,7 +174,7 @@ def test_while_a_refused_message_cannot_be_set_aside_the_others_are_sent_once(
     assert [line[9:10] for line in (tmp_path / "rejected.log").read_bytes().splitlines()] == [b"x", b"y"]
 
 
-def test_what_was_set_aside_is_sent_when_it_is_put_back_at_the_head_of_the_queue(tmp_path: Path, log: Moody) -> None:
+def test_what_was_set_aside_is_sent_when_it_is_put_back(tmp_path: Path, log: Moody) -> None:
     log.mood = fail
     submitted(log, tmp_path, [b"x" * 101])
     log.mood = refuse_large

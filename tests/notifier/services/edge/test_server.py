@@ -127,7 +127,7 @@ def test_a_client_that_asks_for_thousands_of_answers_at_once_is_closed(edge: Edg
         assert len(statuses(read_all(client))) < 5000
 
 
-def test_a_client_that_reads_its_answers_may_have_some_requests_wait_for_as_long_as_it_likes(edge: Edge) -> None:
+def test_a_client_that_reads_its_answers_may_let_requests_wait(edge: Edge) -> None:
     request = HEARTBEAT.replace(b"1.0", b"1.1")
     with connect(edge.port) as client:
         client.sendall(request * 5)
@@ -242,7 +242,7 @@ def test_an_address_in_use_is_named_in_one_line(tmp_path: Path, log: Log) -> Non
             server.run(settings, log, address=other.getsockname(), stop=threading.Event(), ready=lambda: None)
 
 
-def test_an_address_in_use_ends_the_edge_with_the_exit_code_after_which_its_unit_tries_again(
+def test_an_address_in_use_ends_the_edge_with_a_code_that_retries(
     tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "stop_on_signals", threading.Event)  # signals are the test run's

@@ -159,9 +159,7 @@ def test_a_queue_that_shrank_after_the_list_was_made_is_not_deleted(
     assert "deleted" not in mailbox.mails[0]["Subject"]
 
 
-def test_a_queue_with_a_consumer_is_kept_where_only_unused_ones_are_deleted(
-    guarded: Guarded, settings: GuardianSettings
-) -> None:
+def test_a_queue_with_a_consumer_is_kept_where_unused_ones_go(guarded: Guarded, settings: GuardianSettings) -> None:
     queue = filled(guarded, guarded.add(), 20)
     channel = guarded.channel()
     channel.basic_qos(0, 1, False)
@@ -228,7 +226,7 @@ def test_a_deletion_is_mailed_wherever_the_watch_is_killed(
     assert len(mails) == (2 if name == "forget_reports" else 1)
 
 
-def test_a_queue_made_anew_after_an_interrupted_deletion_is_reported_as_perhaps_deleted(
+def test_a_queue_made_anew_after_a_broken_deletion_is_reported(
     guarded: Guarded, settings: GuardianSettings, mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     me = guarded.add("alice", "alice@owners.example")
@@ -328,7 +326,7 @@ def test_what_the_operators_address_refuses_is_not_tried_for_ever(
     assert watch.state.reports() == {}
 
 
-def test_what_every_address_refuses_is_in_the_log_with_owner_and_queue_and_counted(
+def test_what_every_address_refuses_is_in_the_log_and_counted(
     guarded: Guarded, watch: QueueWatch, mailbox: Mailbox
 ) -> None:
     mailbox.replies["alice@owners.example"] = mailbox.replies[OPERATOR] = "550 no such mailbox"

@@ -290,7 +290,7 @@ def test_host_that_asks_for_it_is_left_alone(host: PushHost, queue: HgQueue, pol
         polling.stop()
 
 
-def test_an_answer_in_an_encoding_that_was_not_asked_for_is_refused_with_a_line(host: PushHost) -> None:
+def test_an_answer_in_an_encoding_not_asked_for_is_refused(host: PushHost) -> None:
     packed = gzip.compress(b'{"lastpushid": 0, "pushes": {}}')
     host.instead = lambda target: HostReply(headers={"Content-Encoding": "gzip"}, body=packed)
 
@@ -367,7 +367,7 @@ def test_replaced_repository_is_followed_as_a_new_one_if_that_is_set(
     assert len({body["repository_id"] for body in queue.messages}) == 2
 
 
-def test_repository_can_be_followed_from_its_end_and_no_push_during_a_stop_is_skipped(
+def test_a_repository_followed_from_its_end_skips_no_push_during_a_stop(
     host: PushHost, queue: HgQueue, polling: Polling
 ) -> None:
     for _ in range(3):
@@ -435,7 +435,7 @@ def test_push_that_the_queue_refuses_is_sent_again(
         eventually(lambda: queue.pushes() == {"x": [1]}, "the push")
 
 
-def test_broker_that_blocks_publishers_is_named_once_holds_up_no_stop_and_gets_every_push(
+def test_a_broker_that_blocks_publishers_gets_every_push(
     host: PushHost, own_service: Callable[[type[RabbitMQ]], RabbitMQ], tmp_path: Path
 ) -> None:
     broker = own_service(RabbitMQ)
@@ -532,9 +532,7 @@ def test_wrong_configuration_is_one_line_with_file_and_key_and_exit_78(
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o644])
-def test_credentials_that_the_broker_refuses_or_that_cannot_be_read_are_one_line_and_exit_78(
-    rabbitmq: Any, tmp_path: Path, mode: int
-) -> None:
+def test_credentials_that_the_broker_refuses_are_one_line_and_exit_78(rabbitmq: Any, tmp_path: Path, mode: int) -> None:
     secret = tmp_path / "password"
     secret.write_text("Wr0ng!")
     secret.chmod(mode)

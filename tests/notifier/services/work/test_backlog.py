@@ -39,7 +39,7 @@ def tags(messages: list[TakenMessage]) -> list[int]:
     return [message.tag for message in messages]
 
 
-def test_messages_of_a_repository_are_taken_together_and_the_next_wait_for_them() -> None:
+def test_messages_of_a_repository_are_taken_together() -> None:
     backlog = some_backlog(*map(a_message, range(1, MOST + 3)))
     first = begin(backlog, 0.0)
     assert tags(first) == list(range(1, MOST + 1))
@@ -71,7 +71,7 @@ def test_message_is_tried_again_as_often_as_is_set_with_growing_delays() -> None
     assert backlog.fail(begin(backlog, 30.0), 30.0, 0.5)
 
 
-def test_later_messages_wait_for_one_that_fails_and_go_on_once_it_is_kept_elsewhere() -> None:
+def test_later_messages_wait_for_one_that_fails_until_it_is_kept() -> None:
     backlog = some_backlog(a_message(1), retries=0)
     first = begin(backlog, 0.0)
     backlog.take_message(a_message(2))
@@ -102,7 +102,7 @@ def test_wait_for_a_database_uses_no_retry() -> None:
         assert begin(backlog, now + 4.9) == []
 
 
-def test_what_was_begun_on_a_lost_connection_is_not_acknowledged_on_the_next() -> None:
+def test_what_was_begun_on_a_lost_connection_is_not_acknowledged() -> None:
     backlog = some_backlog(a_message(1), a_message(2))
     begun = begin(backlog, 0.0)
     backlog.forget()

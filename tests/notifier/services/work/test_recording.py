@@ -119,7 +119,7 @@ def test_old_message_is_pulled_from_the_present_url_of_its_repository(
     assert recorded(url) == {host.url("moved"): {1: nodes}}
 
 
-def test_message_is_pulled_from_its_own_url_if_the_host_does_not_have_the_newer(
+def test_a_message_is_pulled_from_its_url_if_the_host_is_older(
     host: HgHost, server: CommandServer, url: str, database: WorkDatabase, tmp_path: Path
 ) -> None:
     nodes = host.add("own", 2)

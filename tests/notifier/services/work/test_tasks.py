@@ -172,7 +172,7 @@ def test_a_broker_that_takes_no_letter_ends_no_worker(
     assert [broker.waiting(), broker.waiting("hg.tasks"), broker.waiting("hg.dead")] == [0, 0, 0]
 
 
-def test_a_dead_queue_that_is_deleted_is_declared_again_for_the_next_letter(
+def test_a_deleted_dead_queue_is_declared_again_for_the_next_letter(
     broker: HgQueueSender, parallel: ParallelWorker, rabbitmq: Any
 ) -> None:
     broker.send_raw("first", {})
@@ -199,7 +199,7 @@ def test_task_that_no_queue_takes_is_not_taken_for_sent(broker: HgQueueSender) -
     app.close()
 
 
-def test_task_whose_clone_is_in_use_is_sent_again_without_a_retry_and_before_the_broker_takes_it_back(
+def test_a_task_whose_clone_is_in_use_is_sent_again_without_a_retry(
     broker: HgQueueSender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clones, "PATIENCE", 0.0)

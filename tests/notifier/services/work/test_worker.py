@@ -186,7 +186,7 @@ def test_repeats_and_a_restart_change_nothing(
 
 
 @pytest.mark.sample(1)
-def test_message_that_fails_is_tried_as_often_as_is_set_and_kept_with_its_reason(
+def test_a_message_that_fails_is_tried_as_set_and_kept_with_its_reason(
     host: HgHost, broker: HgQueueSender, working: Working, database: str, request: pytest.FixtureRequest
 ) -> None:
     good, bad = a_name(request), a_name(request)
@@ -228,7 +228,7 @@ def send_each(host: HgHost, broker: HgQueueSender, number: int, name: str, pushe
 
 
 @pytest.mark.sample(1)
-def test_repository_that_fails_with_more_messages_than_prefetch_holds_up_no_other(
+def test_a_repository_with_more_failures_than_prefetch_holds_up_no_other(
     host: HgHost, broker: HgQueueSender, working: Working, database: str, request: pytest.FixtureRequest
 ) -> None:
     bad, good = a_name(request), a_name(request)
@@ -246,7 +246,7 @@ def test_repository_that_fails_with_more_messages_than_prefetch_holds_up_no_othe
 
 
 @pytest.mark.sample(1)
-def test_parked_messages_whose_retries_are_used_up_become_dead_letters_and_the_next_go_on(
+def test_parked_messages_without_retries_become_dead_letters(
     host: HgHost, broker: HgQueueSender, working: Working, database: str, request: pytest.FixtureRequest
 ) -> None:
     name = a_name(request)
@@ -271,7 +271,7 @@ def test_parked_messages_whose_retries_are_used_up_become_dead_letters_and_the_n
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_parked_messages_are_recorded_in_order_once_the_repository_is_back(
+def test_parked_messages_are_recorded_in_order_once_it_is_back(
     host: HgHost, broker: HgQueueSender, working: Working, database: str, request: pytest.FixtureRequest
 ) -> None:
     name, moved = a_name(request), a_name(request)
@@ -339,7 +339,7 @@ def test_slow_repository_holds_up_no_other(
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_repository_whose_clone_is_in_use_holds_up_no_other_and_uses_no_retry(
+def test_a_repository_whose_clone_is_in_use_uses_no_retry(
     host: HgHost,
     broker: HgQueueSender,
     working: Working,
@@ -440,7 +440,7 @@ def test_message_whose_properties_cannot_be_read_becomes_a_dead_letter(
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_message_that_is_too_large_becomes_a_dead_letter_without_its_body_and_holds_up_no_other(
+def test_a_message_that_is_too_large_becomes_a_letter_without_its_body(
     host: HgHost,
     broker: HgQueueSender,
     working: Working,
@@ -840,7 +840,7 @@ def test_migrations_make_the_tables_of_the_schema(database: str) -> None:
 
 @pytest.mark.sample(1)
 @pytest.mark.hunt
-def test_killed_a_few_times_under_load_the_database_says_what_the_repositories_say(
+def test_the_database_says_what_repositories_say_after_kills_under_load(
     host: HgHost, broker: HgQueueSender, database: str, tmp_path: Path
 ) -> None:
     survive_kills(host, broker, database, tmp_path, kills=2)
@@ -849,7 +849,7 @@ def test_killed_a_few_times_under_load_the_database_says_what_the_repositories_s
 @pytest.mark.hunt
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_killed_very_often_under_load_the_database_says_what_the_repositories_say(
+def test_the_database_says_what_repositories_say_after_many_kills(
     host: HgHost, broker: HgQueueSender, database: str, tmp_path: Path
 ) -> None:
     survive_kills(host, broker, database, tmp_path, kills=KILLS)

@@ -94,7 +94,7 @@ def test_what_is_recorded_after_the_wish_to_stop_is_acknowledged(
     assert consumer.calls == [7, "finish"]
 
 
-def test_a_worker_that_is_stopped_waits_a_bounded_time_for_what_is_being_recorded(
+def test_a_stopped_worker_waits_a_bounded_time_for_what_is_recorded(
     consumer: Consumer, recorder: worker.PushRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop, may_end = Stop(), threading.Event()
@@ -110,7 +110,7 @@ def test_a_worker_that_is_stopped_waits_a_bounded_time_for_what_is_being_recorde
     may_end.set()
 
 
-def test_what_fails_after_the_wish_to_stop_counts_no_attempt_and_stays_parked_as_it_was(
+def test_what_fails_after_the_wish_to_stop_counts_no_attempt(
     consumer: Consumer, recorder: worker.PushRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """systemd's signal may end `hg` too: that is not the message's fault."""
