@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 
 from hgext.vcsreplicator.relay import server as relay_server
 from hgext.vcsreplicator.relay.admission import RelaySocket
-from hgext.vcsreplicator.relay.client import RelayLine
+from hgext.vcsreplicator.relay.client import REASON_LIMIT, RelayLine
 from hgext.vcsreplicator.relay.jobs import Job
 from hgext.vcsreplicator.relay.server import Server
 from hgext.vcsreplicator.words.records import RepositoryState
@@ -144,6 +144,18 @@ def connect(folder: Path) -> socket.socket:
 
 def say(peer: socket.socket, **message: object) -> None:
     peer.sendall(json.dumps(message).encode() + b"\n")
+
+
+def test_a_reason_of_a_refusal_is_one_line_of_bounded_length(folder: Path, server: Server) -> None:
+    heard = list[str | None]()
+    server.on_push = lambda _folder, reason: heard.append(reason)
+    with connect(folder) as peer:
+        say(peer, refused="no\nCRITICAL: all is lost\x1b[2J" + 1000 * "x")
+        eventually(lambda: heard)
+    [reason] = heard
+    assert reason is not None
+    assert reason.startswith(r"no\nCRITICAL: all is lost\x1b[2Jxxx")
+    assert len(reason) == REASON_LIMIT
 
 
 def test_without_descriptors_peers_are_heard_and_nothing_spins(

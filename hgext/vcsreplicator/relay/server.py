@@ -17,8 +17,10 @@ from typing import Any
 
 import structlog
 
+from ..words.errors import visible
 from ..words.records import RepositoryState
 from .admission import RelaySocket, read_peer
+from .client import REASON_LIMIT
 from .jobs import Job
 from .work import Work, is_hidden
 
@@ -231,7 +233,7 @@ class Server:
             if peer.folder is not None and message.get("ask") == "mirrors":
                 return self._await_notice(peer, message["id"], message["incarnation"], message["announced"])
             if peer.folder is not None and isinstance(message.get("refused"), str):
-                self.on_push(peer.folder, message["refused"])
+                self.on_push(peer.folder, visible(message["refused"])[:REASON_LIMIT])
                 return True
             seq = message["seq"]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
