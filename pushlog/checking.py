@@ -125,7 +125,7 @@ def repairpushlog(ui: Ui, repo: localrepository, **options: Any) -> int:
 
 
 def _complete_file(log: Pushlog) -> None:
-    """Record in the file what the database has and it lacks; raise Abort if SQLite fails."""
+    """Record in the file what the database alone has; Abort if SQLite fails."""
     try:
         with open_unhooked(log.repo, functools.partial(log.repo.transaction, b"repairpushlog")) as tr:
             session_of(log, tr, reads_all=True)

@@ -81,7 +81,7 @@ def add_findings(summary: Summary, here: Sequence[Finding]) -> Summary:
 def find_here(
     config: Config, open_log: Callable[[], Log], expected: Expectations, measure_silence: Callable[[str], float]
 ) -> list[Finding]:
-    """Find bad disks and a stopped relay here or, if it is silent, troubles in the outboxes.
+    """Find bad disks and a stopped relay here, or troubles in the outboxes.
 
     `measure_silence` returns the seconds since a service reported.
     """
@@ -104,7 +104,7 @@ def follow_summary(follower: Follower, log: Log, expected: Expectations) -> Summ
 
 
 def _find_stopped(relay: RelaySettings) -> list[Finding]:
-    """Find out whether the relay of this machine has stopped, before it counts as silent.
+    """Find out whether this machine's relay has stopped before it is silent.
 
     A user who may not connect does not learn it, nor does one on a machine without the outboxes.
     """

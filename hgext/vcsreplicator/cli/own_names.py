@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The short names of our packages, which other software of an environment may have, too.
+"""The short names of our packages, which other software may have too.
 
 Only what Python has loaded anyway is imported, because each start of the command asks here.
 """
@@ -23,7 +23,7 @@ def describe_shadow(names: Iterable[str]) -> str | None:
 
 
 def describe_overlay(names: Iterable[str]) -> str | None:
-    """Say which other distribution put files into a package of ours; None if none did."""
+    """Name another distribution that put files into a package of ours, or None."""
     import importlib.metadata  # a tenth of a second, with all that is installed
 
     owners = importlib.metadata.packages_distributions()

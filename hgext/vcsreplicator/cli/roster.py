@@ -39,7 +39,7 @@ def command() -> None:
     """
 
 
-def _asks(verb: Verb, *options: Callable[..., Any]) -> Callable[[Callable[[], None]], click.Command]:
+def _make_request_verb(verb: Verb, *options: Callable[..., Any]) -> Callable[[Callable[[], None]], click.Command]:
     """Make a verb that asks for a change; what it decorates has only the help.
 
     `options` have the names of the request's members.
@@ -143,7 +143,7 @@ def list_(config: Config, decisions: bool, is_whole: bool, as_json: bool) -> Non
         console().print(_decision_table(roster))
 
 
-@_asks(
+@_make_request_verb(
     Verb.ADD,
     _with_mirror,
     click.option("--backup", is_flag=True, help="No notice waits for it, and it ignores deletions."),
@@ -159,7 +159,7 @@ def add() -> None:
     """
 
 
-@_asks(Verb.JOIN, _with_mirror)
+@_make_request_verb(Verb.JOIN, _with_mirror)
 def join() -> None:
     """Let an inactive mirror join.
 
@@ -167,7 +167,7 @@ def join() -> None:
     """
 
 
-@_asks(
+@_make_request_verb(
     Verb.ACTIVATE,
     _with_mirror,
     click.option("--repository", metavar="PATH|ID", help="End the deactivation of this repository only."),
@@ -180,7 +180,7 @@ def activate() -> None:
     """
 
 
-@_asks(
+@_make_request_verb(
     Verb.DEACTIVATE,
     _with_mirror,
     click.option("--repository", metavar="PATH|ID", help="Deactivate it for this repository only."),
@@ -194,17 +194,17 @@ def deactivate() -> None:
     """
 
 
-@_asks(Verb.REMOVE, _with_mirror, with_yes)
+@_make_request_verb(Verb.REMOVE, _with_mirror, with_yes)
 def remove() -> None:
     """Remove an inactive mirror for good, and forget its levels."""
 
 
-@_asks(Verb.RULES, _with_mirror, with_rules, with_yes, _with_offline)
+@_make_request_verb(Verb.RULES, _with_mirror, with_rules, with_yes, _with_offline)
 def rules() -> None:
     """Set which repositories a mirror carries (default: all)."""
 
 
-@_asks(Verb.ADD_KEY, _with_mirror, click.argument("key"))
+@_make_request_verb(Verb.ADD_KEY, _with_mirror, click.argument("key"))
 def add_key() -> None:
     """Give a mirror a key, or a second one.
 
@@ -212,17 +212,17 @@ def add_key() -> None:
     """
 
 
-@_asks(Verb.REMOVE_KEY, _with_mirror, click.argument("key"), with_yes)
+@_make_request_verb(Verb.REMOVE_KEY, _with_mirror, click.argument("key"), with_yes)
 def remove_key() -> None:
     """Remove a key of a mirror: what it sealed with it does not count any more."""
 
 
-@_asks(Verb.REQUIRE_KEYS, _with_answer, with_yes)
+@_make_request_verb(Verb.REQUIRE_KEYS, _with_answer, with_yes)
 def require_keys() -> None:
     """Decide whether acks of mirrors without a key count."""
 
 
-@_asks(Verb.ALLOW_EMPTY, _with_answer, with_yes, _with_offline)
+@_make_request_verb(Verb.ALLOW_EMPTY, _with_answer, with_yes, _with_offline)
 def allow_empty() -> None:
     """Allow or hold notices that no mirror gates."""
 

@@ -44,7 +44,7 @@ def list_destinations(settings: NotifierSettings, now: float) -> tuple[list[dict
 
 
 def list_deliveries(settings: NotifierSettings, state: str | None) -> list[dict[str, Any]]:
-    """List each webhook destination with its newest deliveries, in one state or in all.
+    """List each webhook destination with its newest deliveries, by state.
 
     It has its `destination`, the `deliveries`, and in `counts` the number in each state.
     """

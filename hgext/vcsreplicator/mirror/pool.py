@@ -233,7 +233,7 @@ class WorkerPool:
         worker.process.kill()
 
     def close(self, patience: float) -> None:
-        """End all workers after their tasks; kill a worker that needs more than `patience`."""
+        """End all workers after their tasks; kill those that outlast `patience`."""
         for worker in self.workers:
             worker.requests.put(None)
         end = time.monotonic() + patience

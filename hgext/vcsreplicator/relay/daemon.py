@@ -192,7 +192,7 @@ class _Relay:
         self._server.sent(folder, seq)
 
     def _note_answer(self, folder: str, reason: str | None) -> None:
-        """Report soon that a push was refused, or no more; the socket's thread calls this."""
+        """Report soon that a push was refused, or no more, for the socket's thread."""
         known = self._refused.pop(folder, None)
         if reason is not None:
             text = f"{folder}: a push was refused: {reason}"
@@ -202,7 +202,7 @@ class _Relay:
             self._is_woken.set()
 
     def _list_refused(self) -> list[ServiceTrouble]:
-        """Return the refusals of the last REMEMBERED seconds that no other trouble explains."""
+        """Return the remembered refusals that no other trouble explains."""
         now = self._clock.now()
         explained = {each.text.partition(REFUSES)[0] for each in self._found if REFUSES in each.text}
         for folder, refused in list(self._refused.items()):

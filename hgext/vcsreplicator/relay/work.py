@@ -47,7 +47,7 @@ TICK = 0.1
 
 
 class Obstacle(enum.StrEnum):
-    """What stood in the way of many repositories at once, by the newest failure in one.
+    """What stood in the way of many repositories, by the newest failure.
 
     The log was away, or this user may not use a file of the repository.
     """
@@ -223,7 +223,7 @@ class Work:
         task.obstacle = obstacle
 
     def _start_obstructed(self, obstacle: Obstacle) -> None:
-        """Start what waits for the end of an obstacle, which is over for one of the tasks.
+        """Start what waits for the end of an obstacle, now that one task passed.
 
         Each is started once for the first success, not again for the next. The caller holds the condition.
         """
@@ -260,7 +260,9 @@ class Work:
                     return _JobOutcomes(outcomes.retried)
                 reason, denied = explain(folder, error), find_denied(folder, error)
                 is_away = isinstance(error, Unavailable) and not isinstance(error, BlobsUnavailable)
-                outcomes.obstacle = Obstacle.AWAY if is_away else None if denied is None else Obstacle.DENIED
+                outcomes.obstacle = Obstacle.DENIED if denied is not None else None
+                if is_away:
+                    outcomes.obstacle = Obstacle.AWAY
                 self._note_failure(folder, job, task, error, reason)
                 outcomes.note(Failure(job, reason, now, is_permanent=denied is not None))
                 if job is Job.RECOVER:

@@ -179,7 +179,7 @@ def _find_reported(picture: Picture, now: float, wanted: Expectations) -> list[F
 
 
 def _find_lost_standby(picture: Picture, service: str, now: float) -> Iterator[Finding]:
-    """Find an aggregator's process that neither works nor stands by any more, although another one works.
+    """Find an aggregator that no longer stands by, while another one works.
 
     At a stop it withdraws its report.
     """

@@ -52,7 +52,9 @@ class ServiceLine:
     @property
     def title(self) -> str:
         """The name, and what an aggregator's process does."""
-        return self.name if self.standby is None else f"{self.name} ({'standby' if self.standby else 'active'})"
+        if self.standby is None:
+            return self.name
+        return f"{self.name} (standby)" if self.standby else f"{self.name} (active)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +206,7 @@ def list_mirrors(picture: Picture, lags: Mapping[str, MirrorLags]) -> Iterator[M
 
 
 def list_services(picture: Picture, relay: str | None) -> Iterator[ServiceLine]:
-    """Yield relays, destinations and aggregators that reported, have a position, or must exist."""
+    """Yield services that reported, have a position, or must exist."""
     known = {DESTINATION_KEY + name for name in picture.positions} | ({RELAY_KEY + relay} if relay else set())
     for name in sorted(picture.reports.keys() | known, reverse=True):
         report, destination = picture.reports.get(name), name.removeprefix(DESTINATION_KEY)

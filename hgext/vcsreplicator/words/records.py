@@ -226,7 +226,7 @@ class ServiceTrouble:
 @extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceReport:
-    """The heartbeat of a relay or a destination, with its troubles, or of an aggregator's process.
+    """The heartbeat of a relay, a destination or an aggregator's process.
 
     Topic `services`, key `relay SOURCE`, `destination NAME` or `aggregator HOST`. `count` is the number of all troubles; `troubles`
     holds the first of them, urgent ones before others and older before newer. A relay says how many `partitions` of `events` it

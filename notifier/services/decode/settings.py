@@ -69,7 +69,7 @@ def read_place(text: str) -> MessagePlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeSettings:
-    """Input, steps and outputs of the decoder; docs/edge-decoder.md explains each key."""
+    """Input, steps and outputs of the decoder; see docs/edge-decoder.md."""
 
     input: str = DEFAULT_PLACE
     output: str = "log:decoded"

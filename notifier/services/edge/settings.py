@@ -18,7 +18,7 @@ LARGEST_BODY = (LARGEST - 6 * HEAD_BYTES - 4096) // 4 * 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeSettings:
-    """What the edge takes, and where it keeps it; docs/edge-decoder.md explains each key."""
+    """What the edge takes, and where it keeps it; see docs/edge-decoder.md."""
 
     listen: str
     output: str = DEFAULT_PLACE

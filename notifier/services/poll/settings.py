@@ -29,7 +29,7 @@ class StartAt(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollSettings(QueueSettings):
-    """The queue, and URLs of the repositories to follow; see docs/hg-push-services.md."""
+    """The queue, and URLs to follow; see docs/hg-push-services.md."""
 
     repositories: tuple[str, ...]
     state: str = "/var/lib/vcsreplicator/poll/poll.db"

@@ -130,7 +130,7 @@ class WorkDatabase:
             )
 
     def check(self) -> None:
-        """Raise BadConfig if the server refuses us, or if the tables are of another release."""
+        """Raise BadConfig if the server refuses us, or has another release's tables."""
         with self.reading() as connection:
             found = MigrationContext.configure(connection).get_current_revision()
         expected = ScriptDirectory(str(_MIGRATIONS)).get_current_head()

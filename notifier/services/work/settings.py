@@ -30,7 +30,7 @@ class Migrate(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkSettings(QueueSettings):
-    """The worker's queue, `clones` and database; docs/hg-push-services.md explains each key."""
+    """The worker's queue, `clones` and database; see docs/hg-push-services.md."""
 
     repositories: tuple[str, ...]
     clones: str

@@ -22,7 +22,7 @@ from .succession import Succession
 
 
 class Decisions:
-    """Decides about repositories: first about the touched ones, then about the backlog.
+    """Decides about repositories: first the touched ones, then the backlog.
 
     A batch holds at most about `limit` notices. `signer` signs them, if it is set.
     """

@@ -68,7 +68,7 @@ def name_full_disk(orig: Callable[..., Any], repo: localrepository, cg: Any, *ar
 
 
 def has_server_fault(problem: BaseException | None) -> bool:
-    """Return whether a file of the server is the reason, neither the push nor its client."""
+    """Return whether a file of the server is the reason, not the push."""
     while problem is not None:
         if isinstance(problem, (OSError, TornRecord, OlderCopy, Forked)):
             return not isinstance(problem, (ConnectionError, TimeoutError, error.LockHeld))

@@ -22,7 +22,7 @@ class Halted(Exception):
 
 @dataclass(slots=True)
 class LocalRepository:
-    """The mirror's copy of a repository; `done`, `floor` and `gone` as in `TaskOutcome`."""
+    """The mirror's copy; `done`, `floor` and `gone` as in `TaskOutcome`."""
 
     folder: str | None
     done: int = 0

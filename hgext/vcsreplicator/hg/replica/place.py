@@ -245,7 +245,7 @@ def _make_folder(folder: str) -> None:
 
 
 def remove_old(state: str, now: float, age: float) -> tuple[str, ...]:
-    """Remove for good each copy that was set aside at least `age` seconds before `now`.
+    """Remove each copy that was set aside at least `age` seconds before `now`.
 
     Returns a line for each copy that could not be removed: its path and the error of the system.
     """
@@ -260,7 +260,7 @@ def remove_old(state: str, now: float, age: float) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _collecting_failure(path: str, failures: list[str]) -> Iterator[None]:
-    """Add the error of the block to `failures`, unless another worker removed the path."""
+    """Add the block's error to `failures`, unless another worker removed it."""
     try:
         yield
     except FileNotFoundError:

@@ -93,7 +93,7 @@ def _move_to_path(
 
 
 def refuse_conflict(settings: MirrorSettings, repository: str, path: str, generation: int) -> None:
-    """Raise Halted if the repository at the path never makes room for this repository."""
+    """Raise Halted if the repository at the path never makes room."""
     target = settings.local(path)
     if (file := place.find_obstacle(settings.root, target)) is not None:
         raise Halted(Reason.REFUSED, f"path {path!r} cannot be made: {file} is no folder")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Histories that end with the release: a view's changelog, and histories of files."""
+"""Histories that end with the release: of a view's changelog and files."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

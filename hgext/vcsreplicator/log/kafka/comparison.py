@@ -103,7 +103,7 @@ def _compare_settings(topic: Topic, shown: Mapping[str, str], in_sync: int | Non
 
 
 def _parse_number(text: str | None) -> float | None:
-    """Return the number, infinity for -1, which stands for no limit; None for another text."""
+    """Return the number, infinity for -1 (no limit), None for another text."""
     try:
         return float("inf") if text == "-1" else float(text or "")
     except ValueError:

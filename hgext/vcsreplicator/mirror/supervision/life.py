@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The life of a repository on this mirror: everything that changes its state. Pure.
+"""The life of a repository on this mirror: all that changes its state. Pure.
 
 Rules of this file:
 
@@ -160,7 +160,7 @@ class Following:
         return expected > 0 and self.checkpoint.incarnation in self.log.retired
 
     def find_resume_offset(self, note: Detached) -> int:
-        """Return the offset behind the checkpoint if it came from the log, else the note's."""
+        """Return the offset behind a checkpoint from the log, else the note's."""
         checkpoint = self.checkpoint
         if checkpoint is None or checkpoint.partition != note.partition or checkpoint.offset < 0:
             return note.offset
@@ -192,7 +192,7 @@ class Following:
         return transition if note.reason is Reason.FORK else self.rest(until=moment.now, after=transition)
 
     def find_ack(self, moment: Moment, acked: Ack) -> Transition:
-        """Begin with the last ack: detach the repository if it has less, or lost its note."""
+        """Begin with the last ack: detach if less is here, or the note is lost."""
         log, last = replace(self.log, sent_ack=acked), self.checkpoint
         is_less = last is None or (last.incarnation == acked.incarnation and last.seq < acked.applied)
         if self.phase is not Phase.STREAM or not (is_less or acked.detached is not None):
@@ -287,7 +287,7 @@ class Following:
         return Transition(disk=replace(self.disk, checkpoint=deletion, serving=deletion.seq, served_at=now))
 
     def believe(self, moment: Moment, checked: Checked) -> Transition:
-        """Believe a check in the stream: damage, a lower checkpoint, or less that is shown.
+        """Believe a check in the stream: damage, a lower checkpoint, less shown.
 
         Less than before is believed only if no task runs, and if it did not advance meanwhile.
         """
@@ -317,9 +317,9 @@ class Following:
             case Phase.HEALING:
                 if note is not None and note.reason is Reason.EXPIRED:
                     trouble = replace(trouble, note=replace(note, offset=work.repaired_to))
-                work, todo = _read(work), (Deed.START_READER,)
+                work, todo = _begin_reading(work), (Deed.START_READER,)
             case Phase.WAITING if note is not None and note.reason is Reason.SLOW:
-                work, todo = _read(work), (Deed.START_READER,)
+                work, todo = _begin_reading(work), (Deed.START_READER,)
             case Phase.CATCHING_UP if moment.filled < READ_ON_BELOW:
                 todo = (Deed.READ_ON,)
             case Phase.JOINING if moment.is_worked_off:
@@ -397,7 +397,7 @@ class Following:
         return self.plan_note(moment, Reason.SLOW, f"one task takes more than {seconds:g} s")
 
     def miss(self, moment: Moment, incarnation: str | None, expected: int, ends: Mapping[int, int]) -> Transition:
-        """Detach if the log, read to these ends, lacked events up to the sequence `expected`.
+        """Detach if the log, read to these ends, lacked events up to `expected`.
 
         If rereading the log did not bring them, the repository is copied from the master.
         """
@@ -469,7 +469,7 @@ class Following:
         """
         assert self.note is not None
         if not needs_repair(self.note):
-            return Transition(work=_read(self.work), todo=(Deed.START_READER, Deed.QUEUE))
+            return Transition(work=_begin_reading(self.work), todo=(Deed.START_READER, Deed.QUEUE))
         return Transition(work=replace(_enter(self.work, Phase.HEALING), repaired_to=end), todo=(Deed.QUEUE,))
 
     def read_later(self) -> Transition:
@@ -533,5 +533,5 @@ def _enter(work: AtWork, phase: Phase) -> AtWork:
     return replace(work, phase=phase)
 
 
-def _read(work: AtWork) -> AtWork:
+def _begin_reading(work: AtWork) -> AtWork:
     return replace(_enter(work, Phase.CATCHING_UP), run=work.run + 1)

@@ -53,7 +53,7 @@ class RepositoryTable:
 
 
 class Membership:
-    """This mirror in the newest roster; a mirror that the roster does not name carries all.
+    """This mirror in the newest roster; without an entry it carries all.
 
     A log that lost its newest records may bring an older roster, until the aggregator writes the newest again. For DOUBT seconds
     both count, so that no repository leaves because of it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The state of a repository on this mirror: four frozen values. `life` alone changes them."""
+"""The state of a repository on this mirror: four values that `life` changes."""
 
 import enum
 from dataclasses import dataclass
@@ -103,7 +103,7 @@ class AtWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """The present by the monotonic clock and since the epoch, a random number, the place in the log, and the queue.
+    """The present: both clocks, a random number, the place in the log, the queue.
 
     Of the repository's `partition` everything before the offset `end` was read; its oldest queued event is at `queued`, if any.
     It `is_worked_off` if no event of a catch-up is queued. `filled` is the queued share of the bytes that may be queued.
