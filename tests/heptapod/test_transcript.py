@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -102,12 +103,15 @@ class Project:
     def state(self, root: str | Path) -> list[str]:
         """All changesets with phase, topic and bookmarks, all markers and all rows of the pushlog; nothing without a repository."""
         folder = Path(root, self.wire_path)
-        if not folder.exists():
-            return []
+        if not (folder / ".hg" / "requires").exists():
+            return []  # or what `hg` wrote below while a mirror took the repository away
         plain = ["-R", folder, "--hidden", *EVOLVING]
         shown = "".join(self.cluster.hg(*plain, *words, check=False) for words in (LOG, ["debugobsolete"]))
-        with contextlib.closing(sqlite3.connect(folder / ".hg" / "pushlog2.db")) as database:
-            rows = [str(row) for row in database.execute(PUSHES)] if shown else []
+        rows = list[str]()
+        with contextlib.suppress(sqlite3.OperationalError):  # it is taken away now
+            file = f"file:{quote(str(folder / '.hg' / 'pushlog2.db'))}?mode=ro"
+            with contextlib.closing(sqlite3.connect(file, uri=True)) as database:
+                rows = [str(row) for row in database.execute(PUSHES)] if shown else []
         return ["exists", *sorted(shown.splitlines()), *rows]
 
     def list_clone(self, url: str) -> list[str]:
