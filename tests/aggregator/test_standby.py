@@ -1,24 +1,35 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Aggregators that stand by for another: one works, and another takes over when it ends, is silent, or is gone."""
 
+import gc
 import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import pytest
 
-from hgext.vcsreplicator.aggregator import standby
+from hgext.vcsreplicator.aggregator import loop, metrics, standby
 from hgext.vcsreplicator.aggregator.loading import IDENTITY
+from hgext.vcsreplicator.aggregator.session import Session
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.aggregator.standby import is_gone, name_process
-from hgext.vcsreplicator.log import SERVICES, STATE, Log, NewRecord, topics
-from hgext.vcsreplicator.words.errors import Unavailable
-from hgext.vcsreplicator.words.records import AGGREGATOR, AGGREGATOR_KEY, AggregatorHeartbeat, ServiceReport
+from hgext.vcsreplicator.aggregator.watching import Watch
+from hgext.vcsreplicator.log import PENDING, SERVICES, STATE, Log, NewRecord, topics
+from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
+from hgext.vcsreplicator.words.records import (
+    AGGREGATOR,
+    AGGREGATOR_FORMAT,
+    AGGREGATOR_KEY,
+    AggregatorHeartbeat,
+    ServiceReport,
+)
 from hgext.vcsreplicator.words.shape import from_json, to_json
-from testing.builders.log.memorylog import MemoryLog
+from testing.builders.log.memorylog import MemoryLog, MemoryTransactor
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
@@ -169,3 +180,90 @@ def test_a_process_is_gone_once_it_ended_and_not_before() -> None:
     assert not is_gone(name_process())
     assert not is_gone(ELSEWHERE)
     assert not is_gone(f"{name_process().partition('/')[0]}/1/{os.getpid()}/1"), "of another container"
+
+
+def test_a_standby_goes_on_when_state_loses_records(log: MemoryLog) -> None:
+    copy = log.copied(STATE)
+    log.append([beat_of("other/1/1/1")])
+    with running(log, "one", ELSEWHERE):
+        log.restore(STATE, copy)
+        eventually(lambda: active(log) == ELSEWHERE)
+
+
+def test_two_that_load_longer_than_they_wait_do_not_alternate(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.append([beat_of("other/1/1/1")])
+    find = log.beginnings
+
+    def find_slowly(topic: str, *arguments: object) -> dict[int, int]:
+        if topic == PENDING:
+            threading.Event().wait(3 * SETTINGS.takeover_after)
+        return find(topic)
+
+    monkeypatch.setattr(log, "beginnings", find_slowly)
+    with running(log, "one", ELSEWHERE):
+        threading.Event().wait(1.8 * SETTINGS.takeover_after)
+        with running(log, "two", ELSEWHERE.replace("17", "18")):
+            eventually(lambda: active(log) != "other/1/1/1", timeout=12)
+
+
+def test_a_fenced_aggregator_keeps_no_session_and_no_thread(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = weakref.WeakSet[Session]()
+
+    class Kept(Session):
+        def __init__(self, *arguments: Any) -> None:
+            kept.add(self)
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(loop, "Session", Kept)
+    with running(log, "one", ELSEWHERE):
+        eventually(lambda: stands_by(log, "one") is False and active(log) == ELSEWHERE)
+        log.transactor(IDENTITY)
+        eventually(lambda: stands_by(log, "one") is True)
+        eventually(lambda: gc.collect() >= 0 and not kept)
+        eventually(lambda: "stop" not in {thread.name for thread in threading.enumerate()})
+
+
+def test_a_fenced_aggregator_shows_no_alarms(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_one(*_: object) -> None:
+        metrics.ALARMS.labels("silent").set(1)
+        metrics.HELD.set(7)
+
+    monkeypatch.setattr(Watch, "_survey", find_one)
+    with running(log, "one", ELSEWHERE):
+        eventually(lambda: stands_by(log, "one") is False and active(log) == ELSEWHERE)
+        log.transactor(IDENTITY)
+        eventually(lambda: stands_by(log, "one") is True)
+        assert not [sample for metric in metrics.ALARMS.collect() for sample in metric.samples]
+        assert [sample.value for metric in metrics.HELD.collect() for sample in metric.samples] == [0]
+
+
+def test_a_process_that_fails_does_not_withdraw_its_report(log: MemoryLog) -> None:
+    newer = AggregatorHeartbeat(time=1.0, roster=0, held=0, format=AGGREGATOR_FORMAT + 1)
+    log.append([NewRecord(topic=STATE, key=AGGREGATOR, value=to_json(newer))])
+    with pytest.raises(BadConfig):
+        standby.run(SETTINGS, log, stop=threading.Event(), ready=lambda: None, host="one")
+    assert stands_by(log, "one") is True
+
+
+def test_states_that_another_writes_are_signs_of_it_too(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standby, "POLL", 0.1)
+    log.append([beat_of("other/1/1/1")])
+    with running(log, "one", ELSEWHERE):
+        for _ in range(3):
+            threading.Event().wait(0.8 * SETTINGS.takeover_after)
+            log.append([NewRecord(topic=STATE, key="a repository", value=b"{}")])
+        assert active(log) == "other/1/1/1"
+
+
+def test_a_newer_release_that_began_meanwhile_is_not_fenced(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    newer = AggregatorHeartbeat(time=1.0, roster=0, held=0, format=AGGREGATOR_FORMAT + 1)
+    make, stop = log.transactor, threading.Event()
+
+    def fail_once(identity: str) -> MemoryTransactor:
+        monkeypatch.setattr(log, "transactor", make)
+        log.append([NewRecord(topic=STATE, key=AGGREGATOR, value=to_json(newer))])
+        raise Unavailable("no answer")
+
+    monkeypatch.setattr(log, "transactor", fail_once)
+    with pytest.raises(BadConfig):
+        standby.run(SETTINGS, log, stop=stop, ready=stop.set, host="one")

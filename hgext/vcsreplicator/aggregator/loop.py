@@ -9,8 +9,8 @@ one, which leaves `run` with Fenced; trouble with the log does not change that.
 
 import random
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import structlog
 
@@ -49,41 +49,42 @@ def run(
     transactor: Transactor | None = None
     poison, silence, failures = Poison(), Silence(clock.monotonic()), 0
     announced = False
-    sessions: list[Session] = []
-    threading.Thread(target=_wake_at_stop, args=(stop, sessions), name="stop", daemon=True).start()
-    while not stop.is_set():
-        try:
-            if transactor is None:
-                state = state or read_state(log, stop)
-                transactor = log.transactor(IDENTITY)
-            else:
-                state = None
-                transactor.renew()
-            written = sessions[0].written if sessions else None
-            with Session(settings, log, transactor, clock, poison, silence, stop, state, written, instance) as session:
-                sessions[:] = [session]
-                if not announced:
-                    _report_ready(log, ready)
-                    announced = True
-                while not stop.is_set() and not session.is_outdated:
-                    session.step(POLL)
-                    failures = 0
-                session.finish(ends=stop.is_set())
-        except ReadStopped:
-            logger.info("stopped while reading the log")
-        except (Unavailable, Expired, TooLarge) as error:
-            if isinstance(error, TooLarge) and _leave_out(poison, error):
-                continue
-            failures += 1
-            logger.warning("log unavailable", reason=str(error), failures=failures)
-            stop.wait(FAILOVER.delay(failures, random.random()))
-        except Poisoned as poisoned:
-            logger.exception("unexpected exception", what=poisoned.what)
-            if not poison.add(poisoned):
-                raise
-        finally:
-            if transactor is not None:
-                transactor.close()
+    with _waking_at_stop(stop) as sessions:
+        while not stop.is_set():
+            try:
+                if transactor is None:
+                    state = state or read_state(log, stop)
+                    transactor = log.transactor(IDENTITY)
+                else:
+                    transactor.renew()
+                written = sessions[0].written if sessions else None
+                with Session(
+                    settings, log, transactor, clock, poison, silence, stop, state, written, instance
+                ) as session:
+                    sessions[:], state = [session], None
+                    if not announced:
+                        _report_ready(log, ready)
+                        announced = True
+                    while not stop.is_set() and not session.is_outdated:
+                        session.step(POLL)
+                        failures = 0
+                    session.finish(ends=stop.is_set())
+            except ReadStopped:
+                logger.info("stopped while reading the log")
+            except (Unavailable, Expired, TooLarge) as error:
+                if isinstance(error, TooLarge) and _leave_out(poison, error):
+                    continue
+                failures += 1
+                logger.warning("log unavailable", reason=str(error), failures=failures)
+                stop.wait(FAILOVER.delay(failures, random.random()))
+            except Poisoned as poisoned:
+                logger.exception("unexpected exception", what=poisoned.what)
+                if not poison.add(poisoned):
+                    raise
+            finally:
+                state = None  # what another aggregator wrote since then counts
+                if transactor is not None:
+                    transactor.close()
 
 
 def _leave_out(poison: Poison, error: TooLarge) -> bool:
@@ -110,7 +111,22 @@ def _report_ready(log: Log, ready: Callable[[], None]) -> None:
                 logger.error("topic loses records", topic=topic.name, reason=loss)
 
 
-def _wake_at_stop(stop: threading.Event, sessions: list[Session]) -> None:
-    stop.wait()
-    for session in sessions:
-        session.wake()
+@contextmanager
+def _waking_at_stop(stop: threading.Event) -> Iterator[list[Session]]:
+    """Give a list, and wake the sessions in it at a stop; at the end neither they nor a thread is left."""
+    sessions: list[Session] = []
+    ended = threading.Event()
+
+    def wake() -> None:
+        while not stop.wait(POLL):
+            if ended.is_set():
+                return
+        for session in tuple(sessions):
+            session.wake()
+
+    threading.Thread(target=wake, name="stop", daemon=True).start()
+    try:
+        yield sessions
+    finally:
+        ended.set()
+        sessions.clear()

@@ -23,3 +23,11 @@ STALLED_SECONDS = Gauge(
 ALARMS = Gauge("vcsreplicator_aggregator_alarms", "Active alarms, by kind", ["alarm"])
 LAG = Gauge("vcsreplicator_aggregator_mirror_lag_events", "Events that this mirror has not applied", ["mirror"])
 WAITING = Gauge("vcsreplicator_aggregator_mirror_held_notices", "Notices that wait for this mirror", ["mirror"])
+
+
+def clear_gauges() -> None:
+    """Forget what only an aggregator at work knows: one that stands by has no alarms."""
+    for one in (HELD, STALLED_SECONDS):
+        one.set(0)
+    for each in (SILENT_SECONDS, ALARMS, LAG, WAITING):
+        each.clear()

@@ -15,18 +15,18 @@ from pathlib import Path
 
 import structlog
 
-from ..log import SERVICES, STATE, Log, NewRecord
+from ..log import SERVICES, STATE, Log, NewRecord, PartitionKey
 from ..log.reports import INTERVAL, TIMEOUT
 from ..log.table import ReadStopped, Table
 from ..words.clock import Clock, SystemClock
-from ..words.errors import Fenced, ReplicationError, Unavailable
+from ..words.errors import Expired, Fenced, ReplicationError, Unavailable
 from ..words.records import AGGREGATOR, AGGREGATOR_KEY, AggregatorHeartbeat, ServiceReport
 from ..words.retry import FAILOVER
 from ..words.shape import to_json, try_json
 from ..words.version import VERSION
 from . import loop
 from .loading import read_beat, read_state
-from .metrics import ACTIVE
+from .metrics import ACTIVE, clear_gauges
 from .settings import AggregatorSettings
 
 # Seconds of one wait for a heartbeat; a request to stop waits for it.
@@ -52,19 +52,37 @@ def run(
     `loop.run` does.
     """
     clock, instance, is_fenced = clock or SystemClock(), instance or name_process(), False
-    announce = _only_once(ready)
+    announce, loaded, loading = _only_once(ready), list[float](), 0.0
+
+    def note_loaded() -> None:
+        loaded.append(clock.monotonic())
+        announce()
+
     with _Reporter(log, host, clock) as reporter:
         while not stop.is_set():
+            state = wait_for_turn(
+                settings,
+                log,
+                instance,
+                is_fenced=is_fenced,
+                stop=stop,
+                stands_by=announce,
+                clock=clock,
+                loading=loading,
+            )
+            if state is None:
+                break
+            turn = [state]
+            del state  # all that the topic had: the session takes it, and lets go of it
+            reporter.set_standby(stands_by=False)
+            began = clock.monotonic()
+            loaded.clear()
             try:
-                state = wait_for_turn(
-                    settings, log, instance, is_fenced=is_fenced, stop=stop, stands_by=announce, clock=clock
-                )
-                if state is not None:
-                    reporter.set_standby(stands_by=False)
-                    loop.run(settings, log, stop=stop, ready=announce, clock=clock, state=state, instance=instance)
+                loop.run(settings, log, stop=stop, ready=note_loaded, clock=clock, state=turn.pop(), instance=instance)
             except Fenced as error:
                 logger.warning("fenced", reason=str(error))
-                is_fenced = True
+                is_fenced, loading = True, (loaded or [clock.monotonic()])[0] - began
+            clear_gauges()
             reporter.set_standby(stands_by=True)
 
 
@@ -77,15 +95,17 @@ def wait_for_turn(
     stop: threading.Event,
     stands_by: Callable[[], None],
     clock: Clock,
+    loading: float = 0.0,
 ) -> Table | None:
     """Wait while another aggregator works; return what `state` has, or None at a stop.
 
     Calls `stands_by` if it waits. It does not wait for an aggregator that ended, for a process of this machine that is gone, or for
     one that has been silent for `takeover_after` since this began. With `is_fenced` another one has just begun, which may not have
-    sent a heartbeat yet. Waits for an unavailable log indefinitely. Raises BadConfig if a
-    newer release wrote `state`.
+    sent a heartbeat yet: it sends none while it loads, which took this process `loading` seconds. Two that did not wait for that
+    long would fence each other forever. Waits for an unavailable log indefinitely. Raises BadConfig if a newer release wrote
+    `state`.
     """
-    failures = 0
+    failures, patience = 0, max(settings.takeover_after, 2 * settings.beat) + loading
     while not stop.is_set():
         try:
             state = read_state(log, stop)
@@ -94,14 +114,14 @@ def wait_for_turn(
                 return state
             logger.info("standing by", active=beat and beat.instance)
             stands_by()
-            if not _follow(
-                settings, log, Table(records={}, positions=state.positions), instance, stop=stop, clock=clock
-            ):
+            positions = state.positions
+            del state  # all that the topic had: another aggregator may work for months
+            if not _follow(log, positions, patience, instance, stop=stop, clock=clock):
                 return None
             return read_state(log, stop)
         except ReadStopped:
             return None
-        except Unavailable as error:
+        except (Unavailable, Expired) as error:
             failures += 1
             logger.warning("log unavailable", reason=str(error), failures=failures)
             stop.wait(FAILOVER.delay(failures, random.random()))
@@ -109,17 +129,25 @@ def wait_for_turn(
 
 
 def _follow(
-    settings: AggregatorSettings, log: Log, state: Table, instance: str, *, stop: threading.Event, clock: Clock
+    log: Log,
+    positions: dict[PartitionKey, int],
+    patience: float,
+    instance: str,
+    *,
+    stop: threading.Event,
+    clock: Clock,
 ) -> bool:
-    """Follow heartbeats until there are none; return False at a stop. Raises Unavailable."""
-    patience, heard = max(settings.takeover_after, 2 * settings.beat), clock.monotonic()
-    with closing(log.reader(state.positions)) as reader:
+    """Follow heartbeats until there are none; return False at a stop. Raises Unavailable and Expired.
+
+    States are signs of an aggregator, too: one that writes very many sends no heartbeat in between.
+    """
+    heard = clock.monotonic()
+    with closing(log.reader(positions)) as reader:
         while not stop.is_set():
             records = reader.poll(min(POLL, patience))
             for record in records:
-                if record.key != AGGREGATOR:
-                    continue
-                heard, beat = clock.monotonic(), try_json(AggregatorHeartbeat, record.value)
+                heard = clock.monotonic()
+                beat = try_json(AggregatorHeartbeat, record.value) if record.key == AGGREGATOR else None
                 if beat is not None and beat.ended and beat.instance != instance:
                     logger.info("taking over", reason="the other aggregator ended")
                     return True
@@ -179,7 +207,7 @@ def _only_once(ready: Callable[[], None]) -> Callable[[], None]:
 
 
 class _Reporter:
-    """Reports every INTERVAL seconds that this process runs, in a thread, and withdraws that at the end.
+    """Reports every INTERVAL seconds that this process runs, in a thread, and withdraws that at a stop, but not at a failure.
 
     Of two processes on one host the log has the report of either.
     """
@@ -194,11 +222,12 @@ class _Reporter:
         self._thread.start()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self._ended.set()
         self._changed.set()
         self._thread.join()
-        self._write(None)
+        if kind is None:
+            self._write(None)
 
     def set_standby(self, *, stands_by: bool) -> None:
         """Report at once whether this process works or stands by."""
