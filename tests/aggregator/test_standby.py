@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -267,3 +268,14 @@ def test_a_newer_release_that_began_meanwhile_is_not_fenced(log: MemoryLog, monk
     monkeypatch.setattr(log, "transactor", fail_once)
     with pytest.raises(BadConfig):
         standby.run(SETTINGS, log, stop=stop, ready=stop.set, host="one")
+
+
+def test_a_process_that_may_not_see_the_boot_has_a_name_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> str:
+        raise FileNotFoundError(path)
+
+    seen = name_process()
+    monkeypatch.setattr(Path, "read_text", refuse)
+    assert name_process() != name_process()
+    assert not is_gone(seen)
+    assert not is_gone(name_process())

@@ -9,6 +9,7 @@ the log answers. An aggregator that is fenced stands by again.
 import os
 import random
 import threading
+import uuid
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -170,9 +171,15 @@ def _may_work(beat: AggregatorHeartbeat) -> bool:
 
 
 def name_process() -> str:
-    """Return a name of this process that no other process has, on any machine."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}/{os.getpid()}/{_read_start(os.getpid())}"
+    """Return a name of this process that no other process has, on any machine.
+
+    Where `/proc` does not show the boot, as with `ProcSubset=pid` of systemd, it is random: such a process is waited for.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}/{os.getpid()}/{_read_start(os.getpid())}"
+    except OSError:
+        return uuid.uuid4().hex
 
 
 def is_gone(instance: str) -> bool:
