@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +49,14 @@ def log() -> MemoryLog:
 
 
 @contextmanager
-def running(log: Log, host: str, instance: str) -> Iterator[Callable[[], None]]:
+def running(
+    log: Log, host: str, instance: str, settings: AggregatorSettings = SETTINGS
+) -> Iterator[Callable[[], None]]:
     """An aggregator or standby in a thread; what is given ends it as a signal does."""
     stop, ready = threading.Event(), threading.Event()
     thread = threading.Thread(
         target=standby.run,
-        args=(SETTINGS, log),
+        args=(settings, log),
         kwargs={"stop": stop, "ready": ready.set, "host": host, "instance": instance},
     )
     thread.start()
@@ -165,6 +168,20 @@ def test_an_aggregator_does_not_wait_for_one_that_does_not_work(beat: NewRecord,
     assert not called
 
 
+def test_a_killed_aggregator_of_this_machine_is_replaced_at_once(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = set[str]()
+    monkeypatch.setattr(standby, "is_gone", dead.__contains__)
+    monkeypatch.setattr(standby, "POLL", 0.05)
+    log.append([beat_of("other/1/1/1")])
+    with running(log, "one", ELSEWHERE, replace(SETTINGS, takeover_after=3600.0)):
+        log.append([beat_of("other/1/1/1")])
+        assert stands_by(log, "one") is True
+        dead.add("other/1/1/1")
+        eventually(lambda: active(log) == ELSEWHERE)
+
+
 def test_a_process_is_gone_once_it_ended_and_not_before() -> None:
     script = (
         "from hgext.vcsreplicator.aggregator.standby import name_process; print(name_process(), flush=True); input()"
@@ -216,6 +233,7 @@ def test_a_fenced_aggregator_keeps_no_session_and_no_thread(log: MemoryLog, monk
             super().__init__(*arguments)
 
     monkeypatch.setattr(loop, "Session", Kept)
+    monkeypatch.setattr(loop, "THREAD_KEPT", 0.1)
     with running(log, "one", ELSEWHERE):
         eventually(lambda: stands_by(log, "one") is False and active(log) == ELSEWHERE)
         log.transactor(IDENTITY)

@@ -26,6 +26,8 @@ from .settings import AggregatorSettings
 
 # Longest wait for a record in seconds; a request to stop ends it.
 POLL = 1.0
+# Seconds between two looks of the thread that waits for a stop whether it is still needed.
+THREAD_KEPT = 60.0
 
 logger = structlog.get_logger()
 
@@ -113,12 +115,12 @@ def _report_ready(log: Log, ready: Callable[[], None]) -> None:
 
 @contextmanager
 def _waking_at_stop(stop: threading.Event) -> Iterator[list[Session]]:
-    """Give a list, and wake the sessions in it at a stop; at the end neither they nor a thread is left."""
+    """Wake the sessions of a list at a stop; keep none of them afterwards."""
     sessions: list[Session] = []
     ended = threading.Event()
 
     def wake() -> None:
-        while not stop.wait(POLL):
+        while not stop.wait(THREAD_KEPT):
             if ended.is_set():
                 return
         for session in tuple(sessions):

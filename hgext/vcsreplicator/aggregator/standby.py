@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The aggregator's standby: it follows the heartbeats of another one, and takes over once there are none.
+"""An aggregator that stands by for another, and takes over from it.
 
 Any number of processes may run with the same configuration. One works, and fences the others: which of them commits never
 depends on a clock or on this module, which only decides when to try. Silence is measured by the own monotonic clock, and only while
@@ -98,7 +98,7 @@ def wait_for_turn(
     clock: Clock,
     loading: float = 0.0,
 ) -> Table | None:
-    """Wait while another aggregator works; return what `state` has, or None at a stop.
+    """Wait while another aggregator works; return `state`, or None at a stop.
 
     Calls `stands_by` if it waits. It does not wait for an aggregator that ended, for a process of this machine that is gone, or for
     one that has been silent for `takeover_after` since this began. With `is_fenced` another one has just begun, which may not have
@@ -138,20 +138,25 @@ def _follow(
     stop: threading.Event,
     clock: Clock,
 ) -> bool:
-    """Follow heartbeats until there are none; return False at a stop. Raises Unavailable and Expired.
+    """Follow heartbeats until there is no other aggregator; return False at a stop.
 
-    States are signs of an aggregator, too: one that writes very many sends no heartbeat in between.
+    States are signs of an aggregator, too: one that writes very many sends no heartbeat in between. Raises Unavailable and
+    Expired.
     """
-    heard = clock.monotonic()
+    heard, active = clock.monotonic(), None
     with closing(log.reader(positions)) as reader:
         while not stop.is_set():
             records = reader.poll(min(POLL, patience))
             for record in records:
                 heard = clock.monotonic()
                 beat = try_json(AggregatorHeartbeat, record.value) if record.key == AGGREGATOR else None
-                if beat is not None and beat.ended and beat.instance != instance:
+                active = beat.instance if beat is not None else active
+                if beat is not None and beat.ended and active != instance:
                     logger.info("taking over", reason="the other aggregator ended")
                     return True
+            if not records and active is not None and is_gone(active):
+                logger.warning("taking over", reason="the process of the other aggregator is gone")
+                return True
             silence = clock.monotonic() - heard
             if records or silence < patience:
                 continue
@@ -183,7 +188,7 @@ def name_process() -> str:
 
 
 def is_gone(instance: str) -> bool:
-    """Return whether a process is known to have ended: a former one of this machine and container."""
+    """Return whether a process of this machine and container has ended."""
     machine, _, process = instance.partition("/")
     own_machine, _, own_process = name_process().partition("/")
     space, _, process = process.partition("/")
@@ -194,7 +199,7 @@ def is_gone(instance: str) -> bool:
 
 
 def _read_start(pid: int) -> str:
-    """Return when a process started, in ticks since the boot; empty if it has ended, or there is none."""
+    """Return when a process started, in ticks since the boot; else nothing."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -214,9 +219,9 @@ def _only_once(ready: Callable[[], None]) -> Callable[[], None]:
 
 
 class _Reporter:
-    """Reports every INTERVAL seconds that this process runs, in a thread, and withdraws that at a stop, but not at a failure.
+    """Reports every INTERVAL seconds that this process runs, in a thread.
 
-    Of two processes on one host the log has the report of either.
+    It withdraws that at a stop, not at a failure. Of two processes on one host the log has the report of either.
     """
 
     def __init__(self, log: Log, host: str, clock: Clock) -> None:
