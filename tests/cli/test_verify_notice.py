@@ -115,6 +115,15 @@ def test_a_message_that_says_something_else_is_refused(
     assert done.output.count("served it by") == 4, "the others are verified"
 
 
+@pytest.mark.parametrize("member", ["id", "sequence", "repo_url"])
+def test_a_message_in_which_a_member_stands_twice_is_refused(aggregator: KeyPair, signed: str, member: str) -> None:
+    """A receiver may take the first of the two, which nothing compared with what is signed."""
+    line = json.dumps(message(signed)).replace(f'"{member}": ', f'"{member}": "forged", "{member}": ')
+    done = verify(line, aggregator.signing)
+    assert done.exit_code == 2, done.output
+    assert f"member '{member}' stands twice" in done.output
+
+
 @pytest.mark.parametrize("text", ["{", "{}", '{"signed": "x"}', "\x1b[2J", "\0", "x" * 10_000_000])
 def test_garbage_is_refused_in_one_visible_line(aggregator: KeyPair, text: str) -> None:
     done = verify(text, aggregator.signing)

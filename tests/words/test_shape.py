@@ -55,6 +55,13 @@ class Outer:
         ('{"name": NaN}', "Outer: not JSON: NaN is not allowed"),
         ("[" * 100_000, "Outer: not JSON"),
         ("nonsense", "Outer: not JSON"),
+        ('{"name": "x", "name": "y"}', "Outer: not JSON: member 'name' stands twice"),
+        ('{"name": "x", "inner": {"number": 1, "n\\u0075mber": 2}}', "Outer: not JSON: member 'number' stands twice"),
+        pytest.param(
+            "{" + ",".join(f'"{n}":0' for n in [0, *range(100_000)]) + "}",
+            "Outer: not JSON: member '0' stands twice",
+            id="many members",
+        ),
         ("5", "Outer: expected an object, got 5"),
     ],
 )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Strict reading of JSON into frozen dataclasses, and writing of them.
 
-Unknown, missing and ill-typed members are refused. Only a member that may be None or has a default may be missing. An
+Unknown, missing, repeated and ill-typed members are refused. Only a member that may be None or has a default may be missing. An
 `extensible` dataclass ignores members that it does not know, because a newer program may have written them.
 
 Used for every record that arrives from the log or a file, all of which are untrusted. Standard library only, because a push
@@ -21,6 +21,7 @@ import os
 import reprlib
 import types
 import typing
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, TypeVar
 
@@ -152,6 +153,14 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not allowed")
 
 
+def _make_object(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(members)
+    if len(made) != len(members):  # other programs may take the first of the two
+        [(name, _)] = Counter(name for name, _ in members).most_common(1)
+        raise ValueError(f"member {name[:60]!r} stands twice")
+    return made
+
+
 def _parse_integer(text: str) -> int:
     if len(text) > NUMBER_TEXT:  # beyond some thousand digits the conversion itself takes very long, or raises
         raise ValueError(f"a number of {len(text)} digits")
@@ -166,7 +175,12 @@ def _parse_float(text: str) -> float:
 
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_parse_integer, parse_float=_parse_float)
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_make_object,
+    parse_constant=_refuse_constant,
+    parse_int=_parse_integer,
+    parse_float=_parse_float,
+)
 
 
 @functools.cache
