@@ -98,6 +98,7 @@ def test_a_message_is_compared_with_its_signed_notice(aggregator: KeyPair, signe
             "pushids of the message: '[3, 2]', signed: '[3]'",
         ),
         ({"data": {"heads": 5}}, "data.heads: expected a list"),
+        ({"data": {"heads": ["\ud800"]}}, "data.heads: expected nodes of 40 hexadecimal digits, got '\\ud800'"),
         ({"data": None}, "data: expected an object"),
         ({"signed": None}, "signed: expected text"),
     ],
@@ -113,6 +114,23 @@ def test_a_message_that_says_something_else_is_refused(
     assert line.startswith("vcsreplicator: notice 2: ")
     assert said in line
     assert done.output.count("served it by") == 4, "the others are verified"
+
+
+def test_two_heads_written_as_one_are_refused(aggregator: KeyPair) -> None:
+    """Their hash is that of the two: they are joined by newlines."""
+    changes = replace(NOTICE.event.changes, heads_added=("a" * 40, "b" * 40))
+    line = sign_notice(aggregator, replace(NOTICE, event=replace(NOTICE.event, changes=changes)), ())
+    data = {"heads": ["a" * 40, "b" * 40], "pushlog_pushes": [{"pushid": 3}]}
+    assert verify(json.dumps(message(line, data=data)), aggregator.signing).exit_code == 0
+    data["heads"] = ["a" * 40 + "\n" + "b" * 40]
+    assert verify(json.dumps(message(line, data=data)), aggregator.signing).exit_code == 2
+
+
+def test_control_characters_of_a_signed_notice_are_shown_escaped(aggregator: KeyPair) -> None:
+    notice = replace(NOTICE, previous={"\x1b[2J\ud800": None})
+    done = verify(sign_notice(aggregator, notice, ()), aggregator.signing)
+    assert (done.exit_code, done.exception) == (0, None)
+    assert done.output.startswith("x: \\x1b[2J\\ud800: event ")
 
 
 @pytest.mark.parametrize("member", ["id", "sequence", "repo_url"])

@@ -22,12 +22,13 @@ from mercurial import error, exchange, revsetlang
 from mercurial import ui as uimod
 from mercurial.utils import cborutil
 
+from hgext.vcsreplicator.cli import verify_notice
 from hgext.vcsreplicator.hg import parts
 from hgext.vcsreplicator.hg.frames import StreamAnswer, answer
 from hgext.vcsreplicator.hg.master import intents
 from hgext.vcsreplicator.hg.replica import snapshot
 from hgext.vcsreplicator.hg.serving import watermark
-from hgext.vcsreplicator.keys import seal
+from hgext.vcsreplicator.keys import pairs, seal, signed
 from hgext.vcsreplicator.outbox import file as outbox_file
 from hgext.vcsreplicator.outbox.entry import Entry, MirrorNeeds
 from hgext.vcsreplicator.outbox.folder import Store
@@ -51,6 +52,7 @@ from pushlog.store.appendfile import AppendFile, TornRecord
 from pushlog.store.rollback import journalled
 from pushlog.web import dates, query, search
 from testing.builders.aggregator.chains import Chain
+from testing.builders.notifier.notices import a_notice
 from testing.fuzzing import Parser
 from tests.dashboard.conftest import AS_OPERATOR, AS_READER
 from tests.fuzz.applications import Refused as RefusedRequest
@@ -348,6 +350,51 @@ def read_seal(content: bytes) -> object:
 KEY = seal.SealKey(pair="0123456789abcdef", secret=b"k" * 32)
 
 
+# Signed notices
+
+AGGREGATOR, MIRROR = (pairs._make_pair(letter * 32) for letter in (b"a", b"m"))
+
+
+def make_signed(count: int) -> tuple[str, bytes]:
+    """A notice that this number of mirrors signed, and another one did not; and its line of JSON."""
+    chain = Chain("x")
+    chain.take(3)
+    notice = a_notice(chain.events[2], {"changegroup.1": "5" * 32})
+    acks = [signed.sign_ack(MIRROR, chain.ack(f"m{number}", 3, time=1e9)) for number in range(count)]
+    line = signed.sign_notice(AGGREGATOR, notice, (*acks, chain.ack("beta", 3, time=1e9)))
+    message = {
+        "type": "changegroup.1",
+        "data": {"heads": [*notice.event.changes.heads_added], "pushlog_pushes": [{"pushid": 3}]},
+        "id": f"{notice.event.id}.changegroup.1",
+        "previous": f"{'5' * 32}.changegroup.1",
+        "repository": notice.event.repository,
+        "sequence": 3,
+        "signed": line,
+    }
+    return line, json.dumps(message).encode()
+
+
+def verify_line(content: bytes) -> signed.CheckedNotice:
+    """Verify and describe a line as `vcsreplicator verify-notice` does."""
+    line = content.decode("utf-8", "replace").strip()
+    found = verify_notice._check_line(line, [AGGREGATOR.signing], {})
+    assert [*verify_notice._describe(found)]
+    return found
+
+
+def verify_text(content: bytes) -> signed.CheckedNotice:
+    """Verify a notice whose signature fits, with any text."""
+    text = content.decode("ascii", "backslashreplace")
+    return verify_line(f"{AGGREGATOR.sign(text)} {text}".encode())
+
+
+SIGNED = [make_signed(count) for count in (0, 2)]
+
+
+def write_notice(found: Any) -> bytes:
+    return to_json(found.notice)
+
+
 def read_push_row(content: bytes) -> object:
     return pushlog_wire.parse_row(content)
 
@@ -466,6 +513,19 @@ PARSERS = {
             seal.make_seal((KEY,), key="m/r", value=b"", epoch=1, serial=7).encode(),
             b"1 " + HUGE[:19] + b" 1 " + b"a" * 16 + b":" + b"b" * 64,
         ],
+    ),
+    "signed notice": Parser(
+        read=verify_line,
+        corpus=[*(line.encode() for line, _ in SIGNED), *(message for _, message in SIGNED), DEEP],
+        errors=(MalformedEvent, Refused),
+        words=[AGGREGATOR.signing.encode(), MIRROR.signing.encode()],
+    ),
+    "text of a signed notice": Parser(
+        read=verify_text,
+        corpus=[line.split(" ", 2)[2].encode() for line, _ in SIGNED],
+        errors=(MalformedEvent, Refused),
+        write=write_notice,
+        words=[b"changegroup.1", b'"phase.1"'],
     ),
     "public key": Parser(read=text(seal.decode_public_key), corpus=[seal.encode_public_key(b"k" * 32).encode()]),
     "rule": Parser(

@@ -12,6 +12,7 @@ from ..keys.pairs import SIGNING_KEY
 from ..keys.seal import decode_public_key
 from ..keys.signed import CheckedNotice, SignedNotice, check_notice, hash_heads
 from ..words.errors import Refused, ReplicationError, visible
+from ..words.event import is_node
 from ..words.shape import Count, extensible, from_json
 from ..words.streams import Stream, message_id
 from .requests import when
@@ -32,6 +33,11 @@ class LineData:
 
     heads: tuple[str, ...] = ()
     pushlog_pushes: tuple[LinePush, ...] = ()
+
+    def __post_init__(self) -> None:
+        for node in self.heads:
+            if not is_node(node):  # a line feed in one would make two of it
+                raise ValueError(f"heads: expected nodes of 40 hexadecimal digits, got {node[:60]!r}")
 
 
 @extensible
@@ -70,7 +76,7 @@ def command(file: TextIO, keys: tuple[str, ...]) -> None:
     number, is_wrong = 0, False
     for number, line in enumerate(filter(str.strip, file), 1):
         try:
-            click.echo("\n".join(_describe(_check_line(line.strip(), trusted, of_mirrors))))
+            click.echo("\n".join(map(visible, _describe(_check_line(line.strip(), trusted, of_mirrors)))))
         except ReplicationError as error:
             click.echo(f"vcsreplicator: notice {number}: {visible(str(error))}", err=True)
             is_wrong = True
@@ -123,7 +129,7 @@ def _pair_members(message: LineMessage, notice: SignedNotice) -> Iterator[tuple[
 def _describe(found: CheckedNotice) -> Iterator[str]:
     notice = found.notice
     names = f"event {notice.event}, sequence {notice.sequence} of repository {notice.repository}"
-    yield f"{visible(notice.path)}: {', '.join(notice.previous)}: {names}"
+    yield f"{notice.path}: {', '.join(notice.previous)}: {names}"
     yield f"  written {when(notice.time)} UTC at version {notice.roster} of the roster, signed by {found.key}"
     for said in found.mirrors:
         signer = "by the word of the aggregator" if said.key is None else f"signed by {said.key}"

@@ -297,6 +297,11 @@ def is_identifier(text: str) -> bool:
     return bool(_compiled(_IDENTIFIER).match(text))
 
 
+def is_node(text: str) -> bool:
+    """Return whether the text has the form of a changeset's node."""
+    return bool(_compiled(_NODE).match(text))
+
+
 def check_event(event: Event) -> Event:
     """Return the event; raise MalformedEvent unless each of its members is sound."""
     check_names(event)
