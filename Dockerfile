@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 # Every service of vcsreplicator, and the `hg` with its extensions:
 #   docker build -t vcsreplicator . && docker run vcsreplicator config example
-FROM python:3.12 AS build
+# Images by tags, which their publishers move; docs/install.md says how to give them by digest.
+ARG PYTHON_BUILD_IMAGE=python:3.12
+ARG PYTHON_IMAGE=python:3.12-slim
+
+FROM $PYTHON_BUILD_IMAGE AS build
 RUN python -m venv /opt/vcsreplicator
 WORKDIR /source
 COPY requirements/services.txt requirements/
@@ -13,7 +17,7 @@ COPY hooks hooks
 COPY notifier notifier
 RUN /opt/vcsreplicator/bin/pip install --no-deps --no-build-isolation .
 
-FROM python:3.12-slim
+FROM $PYTHON_IMAGE
 COPY --from=build /opt/vcsreplicator /opt/vcsreplicator
 RUN useradd --system --create-home hg && install -d -o hg /repos /trial /var/lib/vcsreplicator
 ENV PATH=/opt/vcsreplicator/bin:$PATH HGENCODING=UTF-8

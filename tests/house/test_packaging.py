@@ -18,6 +18,7 @@ from click.shell_completion import BashComplete
 
 from hgext.vcsreplicator.cli.verbs import VERBS, program
 from testing.services.cache import CHECKOUT
+from tests.house.shown import PAGES
 
 
 def instructions() -> list[list[str]]:
@@ -69,7 +70,7 @@ def test_the_image_has_the_packages_of_every_service() -> None:
 
 
 def test_the_image_knows_real_instructions_and_starts_our_program() -> None:
-    known = {"FROM", "RUN", "WORKDIR", "COPY", "ENV", "USER", "ENTRYPOINT"}
+    known = {"ARG", "FROM", "RUN", "WORKDIR", "COPY", "ENV", "USER", "ENTRYPOINT"}
     assert {name for name, *_ in instructions()} <= known
     assert instructions()[-1] == ["ENTRYPOINT", '["vcsreplicator"]']
     for name, *words in instructions():
@@ -81,7 +82,7 @@ def test_the_image_knows_real_instructions_and_starts_our_program() -> None:
 def test_compose_starts_verbs_with_options_that_they_have() -> None:
     services = compose()["services"]
     trial = services["trial"]
-    assert (CHECKOUT / trial["build"] / "Dockerfile").is_file()
+    assert (CHECKOUT / trial["build"]["context"] / "Dockerfile").is_file()
     verb, *options = trial["command"]
     command = program.get_command(click.Context(program), verb)
     assert command is not None
@@ -91,11 +92,24 @@ def test_compose_starts_verbs_with_options_that_they_have() -> None:
         assert host in trial["depends_on"]
     for name in trial["depends_on"]:
         assert services[name]["healthcheck"]["test"][0] == "CMD"
-        assert services[name]["image"].count(":") == 1
     user = services["rabbitmq"]["environment"]
     assert f"//{user['RABBITMQ_DEFAULT_USER']}:{user['RABBITMQ_DEFAULT_PASS']}@" in given["pulse"]
     folder = given["folder"]
     assert any(name == "RUN" and folder in shlex.split(" ".join(words)) for name, *words in instructions())
+
+
+def test_every_image_can_be_given_by_its_digest() -> None:
+    """By a variable, whose default is a name with a tag; the page about containers has each of them."""
+    arguments = [words[0].partition("=")[::2] for name, *words in instructions() if name == "ARG"]
+    assert [words[0] for name, *words in instructions() if name == "FROM"] == [f"${name}" for name, _ in arguments]
+    services = compose()["services"]
+    assert services["trial"]["build"]["args"] == {name: f"${{{name}:-{image}}}" for name, image in arguments}
+    images = [each["image"] for each in services.values() if "image" in each]
+    variables = [re.fullmatch(r"\$\{([A-Z_]+):-([^}]+)\}", image) for image in images]
+    assert all(variables), images
+    for name, image in [*arguments, *(each.groups() for each in variables if each)]:
+        assert re.fullmatch(r"[a-z/]+:[0-9][0-9.]*(-[a-z]+)?", image), image
+        assert f"`{name}`" in PAGES["docs/install.md"], name
 
 
 @pytest.mark.parametrize(
