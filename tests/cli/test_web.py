@@ -44,16 +44,19 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 @contextmanager
 def serving(tmp_path: Path, hgrc: str) -> Iterator[str]:
-    """Serve the folder `root` with this hgrc, by four threads."""
+    """Serve the folder `root` with this hgrc, by four threads; the file `log` has what the server says."""
     (tmp_path / "hgrc").write_text(hgrc)
     where = f"127.0.0.1:{free_port()}"
     command = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "web", "--root", str(tmp_path / "root")]
     environment = {**os.environ, "HGRCPATH": str(tmp_path / "hgrc")}
-    with subprocess.Popen([*command, "--listen", where, "--threads", str(THREADS)], env=environment) as server:
+    words = [*command, "--listen", where, "--threads", str(THREADS)]
+    with (tmp_path / "log").open("w") as log, subprocess.Popen(words, env=environment, stderr=log) as server:
         resource.prlimit(server.pid, resource.RLIMIT_AS, (MEMORY, MEMORY))
-        eventually(lambda: is_answering(f"http://{where}/?style=raw"), "the server")
-        yield f"http://{where}"
-        server.kill()
+        try:
+            eventually(lambda: is_answering(f"http://{where}/?style=raw"), "the server")
+            yield f"http://{where}"
+        finally:
+            server.kill()
 
 
 def get(url: str) -> bytes:
@@ -134,6 +137,37 @@ def test_a_hostile_search_is_answered_and_so_are_others(url: str, tmp_path: Path
         answers = [pool.submit(get, hostile) for _ in range(THREADS)]
         assert get(f"{url}?style=raw")
         assert {json.loads(each.result())["entries"] == [] for each in answers} == {True}
+
+
+PAGES = ["file", "annotate", "raw-file", "log", "filelog", "diff", "comparison", "json-file"]
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("name", ["c\x01tl", "t\tab", "d/e\x1bx", "del\x7f"])
+def test_pages_about_a_file_with_a_control_character_are_answered(tmp_path: Path, name: str) -> None:
+    known = tmp_path / "root" / "known"
+    subprocess.run([shared_hg(), "init", str(known)], check=True)
+    (known / name).parent.mkdir(exist_ok=True)
+    (known / name).write_text("content\n")
+    subprocess.run([shared_hg(), "commit", "-q", "-A", "-m", "a", "-u", "a"], cwd=known, check=True)
+    encoded = quote(name)
+    with serving(tmp_path, "[extensions]\n*:required = yes\npushlog =\n") as url:
+        folder = f"/known/file/tip/{encoded.rpartition('/')[0]}"
+        assert f'href="/known/file/tip/{encoded}"'.encode() in get(url + folder)
+        for page in PAGES:
+            assert get(f"{url}/known/{page}/tip/{encoded}"), page
+        with urlopen(f"{url}/known/raw-file/tip/{encoded}", timeout=PATIENCE) as answer:
+            disposition = answer.headers["Content-Disposition"]
+        assert disposition.endswith(f"; filename*=UTF-8''{quote(name.rpartition('/')[2], safe='')}")
+
+
+def test_a_log_line_has_control_characters_of_a_path_escaped(url: str, tmp_path: Path) -> None:
+    (tmp_path / "root" / "known" / ".hg" / "hgrc").write_text("no section\n")
+    with pytest.raises(HTTPError, match="500"):
+        get(f"{url}/file/tip/c%01tl%1Bx")
+    said = (tmp_path / "log").read_text()
+    assert "c\\u0001tl\\u001bx" in said
+    assert said.replace("\n", "").isprintable()
 
 
 def test_a_repository_of_thousands_of_heads_is_cloned_and_pulled(url: str, tmp_path: Path) -> None:

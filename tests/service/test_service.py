@@ -2,6 +2,7 @@
 """How a service ends: an exit code for its unit, and one line with the reason."""
 
 import errno
+import io
 import socket
 import sqlite3
 import threading
@@ -23,6 +24,23 @@ pytestmark = pytest.mark.processes
 def signals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Signals are the test run's."""
     monkeypatch.setattr(service, "stop_on_signals", threading.Event)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_the_control_characters_of_a_path_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, configured = Terminal(), structlog.get_config()
+    monkeypatch.setattr("sys.stderr", terminal)
+    try:
+        service.configure_logging("web")
+        structlog.get_logger().warning("request ended", path="/a\x1b]0;b\x7f")
+    finally:
+        structlog.configure(**configured)
+        structlog.contextvars.clear_contextvars()
+    assert r"'/a\x1b]0;b\x7f'" in terminal.getvalue()
 
 
 def full_database() -> sqlite3.Error:

@@ -43,7 +43,8 @@ def configure_logging(role: str) -> None:
     """Write log lines to standard error: JSON, or coloured columns on a terminal."""
     renderer: Any = structlog.processors.JSONRenderer(sort_keys=True)
     if sys.stderr.isatty():
-        renderer = structlog.dev.ConsoleRenderer()
+        # A path may have control characters, which would reach the terminal.
+        renderer = structlog.dev.ConsoleRenderer(repr_native_str=True)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

@@ -36,8 +36,9 @@ _STALLED = 120
 _LENGTH_LINE = 100
 _HOST = re.compile(r"([A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 # In time linear in the line. What waitress itself looks for takes the square of it, if the line has another form.
-_FIRST_LINE = re.compile(rb"[^ ]+ [^ ]+( HTTP/[0-9.]+)?")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_FIRST_LINE = re.compile(rb"[^\x00-\x20\x7f]+ [^\x00-\x20\x7f]+( HTTP/[0-9.]+)?")
+# No path of a repository has them. It may have other control characters, and pages link such files.
+_NEVER_IN_PATH = re.compile(r"[\0\r\n]")
 
 
 def start_server(application: Callable[..., Any], place: str, **options: Any) -> Any:
@@ -146,7 +147,9 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
             raise ParsingError("Host is missing")
         if b"host" in names and not _HOST.fullmatch(self.headers.get("HOST", "")):
             raise ParsingError("Host is invalid")
-        if _CONTROL.search(self.path) or not (self.path.startswith("/") or (self.path == "" and self.proxy_netloc)):
+        if _NEVER_IN_PATH.search(self.path) or not (
+            self.path.startswith("/") or (self.path == "" and self.proxy_netloc)
+        ):
             raise ParsingError("Path is invalid")
 
 

@@ -22,9 +22,9 @@ def install() -> None:
 
 
 def _send(orig: Callable[..., Iterator[bytes]], response: Any) -> Iterator[bytes]:
-    """Send an answer; a name beyond ASCII is encoded as RFC 6266 says."""
+    """Send an answer; a name beyond printable ASCII is encoded as RFC 6266 says."""
     header: bytes | None = response.headers.get(_NAME)
-    if header is not None and not header.isascii():
+    if header is not None and re.search(rb"[^ -~]", header):
         response.headers[_NAME] = encode_name(header)
     return orig(response)
 
