@@ -29,6 +29,7 @@ from . import versions
 # Module of Mercurial 7.2 → function → its parameters in order; "..." ends a list that may go on. `versions` says where an older
 # Mercurial has it.
 SEAMS = {
+    "mercurial.archival": {"zipit.addfile": "self name mode islink data"},
     "mercurial.bookmarks": {"_getbkfile": "repo"},
     "mercurial.bundle2": {
         "addpartbundlestream2": "bundler repo narrow_matcher stream store_fingerprint kwargs",

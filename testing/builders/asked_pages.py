@@ -27,7 +27,7 @@ for line in sys.stdin:
     given = json.loads(line)
     body = base64.b64decode(given["body"])
     environ = {"QUERY_STRING": given["query"], "REMOTE_ADDR": "127.0.0.1", **given["members"]}
-    environ["PATH_INFO"] = given["path"].encode().decode("latin-1")
+    environ["PATH_INFO"] = given["path"].encode("utf-8", "surrogateescape").decode("latin-1")
     if body:
         environ |= {"REQUEST_METHOD": "POST", "CONTENT_LENGTH": str(len(body)), "wsgi.input": io.BytesIO(body)}
     setup_testing_defaults(environ)

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A file, branch, tag or bookmark may have a name in any writing: pages about it are answered, and name it as RFC 6266 says."""
+"""A file, branch, tag or bookmark may have any name: pages are answered, archives have it, and headers as RFC 6266 says."""
 
+import io
 import os
 import subprocess
+import tarfile
+import zipfile
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -15,6 +19,8 @@ from testing.warm_hg import shared_hg
 pytestmark = pytest.mark.processes
 
 NAMES = ("übersicht", "日本語", 'naïve "quote"')
+# Names that are not UTF-8, and UTF-8 names that could be taken for what becomes of them in a zip archive.
+BYTES = {b"bad\xff\xfe": b"1", b"bad%FF%FE": b"2", b"bad%FF\xfe": b"3", b"bad%FF%FE~": b"4"}
 SITES = {
     "plain": "",
     "mirror": "[extensions]\n*:required = yes\npushlog =\nvcsreplicator =\n[vcsreplicator]\nrole = mirror\n",
@@ -35,7 +41,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     hg("init", str(repo))
     for name in NAMES:
         (repo / f"{name}.txt").write_text(name)
-    hg("commit", "--addremove", "--message", "files")
+    for file, content in BYTES.items():
+        Path(os.fsdecode(os.fsencode(repo) + b"/" + file)).write_bytes(content)
+    hg("commit", "--quiet", "--addremove", "--message", "files")
     for name in NAMES:
         hg("tag", "--rev", "0", f"tag {name}")
         hg("bookmark", "--rev", "0", f"bookmark {name}")
@@ -44,7 +52,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     node, count = hg("log", "--rev", "tip", "--template", "{node} {rev}").split()
     (repo / ".hg" / "replicated-watermark").write_text(f"1 1 {int(count) + 1} {node} -\n")
     (repo / ".hg" / "replicated-bookmarks").write_bytes((repo / ".hg" / "bookmarks").read_bytes())
-    with asked_pages(root, SITES[request.param] + "[web]\nallow-archive = zip\nencoding = UTF-8\n") as asked:
+    with asked_pages(root, SITES[request.param] + "[web]\nallow-archive = zip gz bz2\nencoding = UTF-8\n") as asked:
         yield asked
 
 
@@ -65,6 +73,37 @@ def test_the_archive_of_any_name_is_answered_with_its_name(pages: AskedPages, na
     assert (answer.status, answer.body[:2], answer.failure) == (200, b"PK", None)
     assert answer.headers["Content-Disposition"].endswith(f"; filename*=UTF-8''repo-{quote(name, safe='')}.zip")
     assert pages.alarms() == []
+
+
+def test_a_zip_archive_has_each_name_that_is_not_utf_8_under_its_own(pages: AskedPages) -> None:
+    answer = pages.get("/repo/archive/0.zip")
+    assert (answer.status, answer.failure, pages.alarms()) == (200, None, [])
+    with zipfile.ZipFile(io.BytesIO(answer.body)) as archive:
+        assert archive.testzip() is None
+        members = {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
+    assert len(members) == len(archive.namelist())
+    assert {name: content for name, content in members.items() if name.startswith("bad")} == {
+        "bad%FF%FE": b"2",
+        "bad%FF%FE~": b"4",
+        "bad%FF%FE~~": b"3",
+        "bad%FF%FE~~~": b"1",
+    }
+
+
+@pytest.mark.parametrize("ending", ["tar.gz", "tar.bz2"])
+def test_a_tar_archive_has_the_bytes_of_a_name(pages: AskedPages, ending: str) -> None:
+    answer = pages.get(f"/repo/archive/0.{ending}")
+    assert (answer.status, answer.failure, pages.alarms()) == (200, None, [])
+    with tarfile.open(fileobj=io.BytesIO(answer.body)) as archive:
+        names = {os.fsencode(name).partition(b"/")[2] for name in archive.getnames()}
+    assert names >= set(BYTES)
+
+
+def test_the_file_of_a_name_that_is_not_utf_8_is_answered(pages: AskedPages) -> None:
+    for page in ("raw-file", "file", "annotate", "filelog", "archive"):
+        path = "archive/0.zip/bad\udcff\udcfe" if page == "archive" else f"{page}/0/bad\udcff\udcfe"
+        answer = pages.get(f"/repo/{path}")
+        assert (answer.status, answer.failure, pages.alarms()) == (200, None, []), page
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from mercurial.localrepo import localrepository
 
 from pushlog import seams
 
-from . import arguments, disposition
+from . import archives, arguments, disposition
 from .unknown import is_of_clients
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def install() -> None:
     revset.safesymbols.discard(b"wdir")
     disposition.install()
     arguments.install()
+    archives.install()
     seams.wrap("mercurial.context", "filectx._changectx.func", _find_changeset)
     seams.wrap("mercurial.hgweb.webutil", "filectx", _find_file_revision)
     seams.wrap("mercurial.hgweb.webutil", "children", _list_children)
