@@ -44,6 +44,9 @@ BESIDE = re.compile(
     re.MULTILINE,
 )
 VAGUE = {"util", "utils", "common", "helper", "helpers", "manager", "misc"}
+# Characters of a line of a page, which is read as a text too. A row of a table, or a key of SSH, is one line.
+WIDTH = 120
+UNBREAKABLE = ("|", "restrict,command=")
 # Words that hide who acts; the contributing page names them. A machine's user has such a name, in quotation marks.
 HIDDEN = (
     *(
@@ -100,6 +103,13 @@ def hidden_actors(text: str) -> list[str]:
     return HIDDEN_ACTOR.findall(text) if any(words in lowered for words in HIDDEN) else []
 
 
+def list_long_lines(text: str) -> Iterator[str]:
+    """Yield number and line where a line of a page that could be broken is longer than the width."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if len(line) > WIDTH and not line.strip().startswith(UNBREAKABLE):
+            yield f"{number}: {line}"
+
+
 def findings() -> Iterator[str]:
     """A line for each: the file, the line where it is known, and what it is."""
     for name, node in functions():
@@ -119,6 +129,8 @@ def findings() -> Iterator[str]:
         yield from (f"{name}: not above: {found[0]}" for found in BESIDE.finditer(text))
         if VAGUE & set(re.split(r"[/_.]", name)):
             yield f"{name}: a vague name"
+    for name, text in files("*.md", ":!tests/golden"):
+        yield from (f"{name}:{line}" for line in list_long_lines(text))
     tests = ("tests/*.py", "tests/*.t", "testing/*.py", ":!tests/house/*taste.py")
     for name, text in files("*.md", *PRODUCT, *tests, ":!CONTRIBUTING.md", ":!tests/golden"):
         yield from (f"{name}: {word} hides who acts" for word in hidden_actors(text))

@@ -23,3 +23,5 @@ def test_the_checks_of_texts_and_names_can_fail() -> None:
     assert "util" in taste.VAGUE
     assert taste.LONG_TEST.findall(f"def test_{64 * 'a'}():\ndef test_{65 * 'a'}():") == [f"test_{65 * 'a'}"]
     assert taste.hidden_actors("Somebody asks") == ["Somebody"]
+    assert list(taste.list_long_lines("a\n" + "b" * 121)) == ["2: " + "b" * 121]
+    assert not list(taste.list_long_lines("b" * 120))
