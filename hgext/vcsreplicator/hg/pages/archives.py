@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Names of files in zip archives, which must be text: Mercurial fails in the middle of an archive at a name that is not UTF-8."""
+"""Names of files in zip archives, which must be text.
+
+Mercurial fails in the middle of an archive at a name that is not UTF-8.
+"""
 
 import re
 from collections.abc import Callable
@@ -14,9 +17,9 @@ def install() -> None:
 
 
 def _add_file(orig: Callable[..., None], archive: Any, name: bytes, mode: int, islink: bool, data: bytes) -> None:
-    """Add a file; in a name that is not UTF-8 the bytes beyond ASCII become `%FF`, and `~` follows if another file has that name.
+    """Add a file under a name that is UTF-8.
 
-    Files come sorted by their bytes, so a file that has this name in the repository is in the archive already.
+    Else bytes beyond ASCII become such as `%FF`, and `~` follows if another file has that name. Files come sorted by their bytes, so a file that has this name in the repository is in the archive already.
     """
     try:
         name.decode("utf-8")
