@@ -80,6 +80,38 @@ def test_a_connection_to_a_server_that_became_read_only_is_not_used_again(postgr
             assert connection.scalar(text("SELECT count(*) FROM pushes")) == 1
 
 
+STATES = ["57P01", "57P02", "57P03", "08000", "08003", "08006"]
+
+
+@pytest.mark.parametrize("state", ["terminated", *STATES])
+def test_a_connection_that_the_server_ended_is_not_used_again(postgresql: Any, state: str) -> None:
+    """In the middle of a transaction; a proxy in front says some of the states, and keeps its client's connection."""
+    url = postgresql.database()
+    with closing(WorkDatabase(url)) as made, closing(WorkDatabase(url)) as operator:
+        made.migrate()
+        with made.reading() as connection:
+            former = connection.scalar(PROCESS)
+        with pytest.raises(Unavailable):
+            lose(made, operator, state)
+        with made.reading() as connection:
+            assert connection.scalar(PROCESS) != former
+        made.record(A_KEY, [QueuedPush(id=1, date=1, user="dana", changesets=())])
+
+
+PROCESS = text("SELECT pg_backend_pid()")
+
+
+def lose(database: WorkDatabase, operator: WorkDatabase, state: str) -> None:
+    """Use a connection that an operator terminates, or whose server answers with this state."""
+    with database.reading() as connection:
+        process = connection.scalar(PROCESS)
+        if state == "terminated":
+            with operator.reading() as other:
+                assert other.scalar(text(f"SELECT pg_terminate_backend({process}, 10000)"))
+            connection.execute(PROCESS)
+        connection.execute(text(f"DO $$ BEGIN RAISE EXCEPTION 'lost' USING ERRCODE = '{state}'; END $$"))
+
+
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
 def test_a_database_that_is_not_utf_8_is_refused_at_start(postgresql: Any, unique_name: str, encoding: str) -> None:
     with closing(WorkDatabase(postgresql.database())) as server, server.reading() as connection:
