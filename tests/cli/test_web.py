@@ -207,6 +207,19 @@ def test_a_mirror_takes_no_body_beyond_arguments(tmp_path: Path) -> None:
     assert "16 MiB for `vcsreplicator web` of a mirror" in page
 
 
+@pytest.mark.parametrize("role", ["mirror", "master"])
+def test_what_a_server_refuses_of_a_client_is_no_alarm(tmp_path: Path, role: str) -> None:
+    (tmp_path / "root" / ("~vcsreplicator" if role == "mirror" else "a")).mkdir(parents=True)
+    hgrc = f"[extensions]\n*:required = yes\npushlog =\nvcsreplicator =\n[vcsreplicator]\nrole = {role}\n"
+    with serving(tmp_path, hgrc) as url:
+        places = {"a%00b": 400, "a%0Db": 400, "a%0Ab": 400, "a%01b": 404, "a%FFb": 404, "a%C2%85b": 404}
+        answers = {place: int(answer_to(f"{url}/{place}", "Content-Length: 0")[-3:]) for place in places}
+        assert answers == places
+        assert answer_to(f"{url}/a%01b", f"Content-Length: {32 * 1024**3}") == b"HTTP/1.1 413"
+    said = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert {line["level"] for line in said} <= {"info", "warning"}
+
+
 @pytest.mark.parametrize("threads", ["0", "-1", "251"])
 def test_a_number_of_threads_that_answers_no_request_is_refused(tmp_path: Path, threads: str) -> None:
     words = ["web", "--root", str(tmp_path), "--listen", "127.0.0.1:1", "--threads", threads]
