@@ -19,7 +19,8 @@ def install() -> None:
 def _add_file(orig: Callable[..., None], archive: Any, name: bytes, mode: int, islink: bool, data: bytes) -> None:
     """Add a file under a name that is UTF-8.
 
-    Else bytes beyond ASCII become such as `%FF`, and `~` follows if another file has that name. Files come sorted by their bytes, so a file that has this name in the repository is in the archive already.
+    Else bytes beyond ASCII become such as `%FF`, and `~` follows if another file has that name. Files come sorted by their bytes,
+    so a file that has this name in the repository is in the archive already.
     """
     try:
         name.decode("utf-8")
