@@ -338,12 +338,19 @@ OPERATIONS: list[Callable[[Story], Said]] = [act for name, act in vars(Story).it
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Heptapod]:
+    with hosting(tmp_path) as host:
+        yield host
+
+
+@contextlib.contextmanager
+def hosting(tmp_path: Path, relay: str = "") -> Iterator[Heptapod]:
+    """A host as the page configures it, with more lines in `[relay]`."""
     cluster = Cluster(tmp_path)
     master, mirror = blocks_of_the_page(cluster)
     (tmp_path / "mirror.hgrc").write_text(mirror)
     types = 'types = ["changegroup.1", "newrepo.1", "obsolete.1", "phase.1"]'
     config = cluster.config.read_text().replace('type = "jsonlines"\n', f'type = "jsonlines"\n{types}\n')
-    cluster.config.write_text(config)
+    cluster.config.write_text(config.replace("[relay]\n", f"[relay]\n{relay}"))
     with cluster, Heptapod(cluster, master) as host:
         yield host
 
@@ -364,3 +371,16 @@ def test_after_each_operation_of_a_real_hgitaly_all_mirrors_are_equal(host: Hept
     for question in ("verify", "check"):
         done = host.cluster.cli(question)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.timeout(300)
+def test_the_relay_announces_a_project_that_hgitaly_removed(tmp_path: Path) -> None:
+    with hosting(tmp_path, 'scan = 0.5\nremoved = "announce"\nremoved-after = 2\n') as host:
+        story = Story(host)
+        story.one.settle(story.create())
+        story.one.settle(story.push_over_http())
+        story.two.call(REPOSITORY + "CreateRepository")
+        story.two.settle([("newrepo.1", ())])
+        story.one.call(REPOSITORY + "RemoveRepository")
+        story.one.settle(NOTHING)
+        assert story.two.state(host.cluster.about["mirrors"][0]["root"]), "the other project stays"
