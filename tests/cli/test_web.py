@@ -182,29 +182,82 @@ def test_a_repository_of_thousands_of_heads_is_cloned_and_pulled(url: str, tmp_p
     assert len(subprocess.run(count, check=True, capture_output=True).stdout) == 7000
 
 
-def answer_to(url: str, headers: str) -> bytes:
+def answer_to(url: str, headers: str, *, method: str = "POST") -> bytes:
     """The beginning of the answer to a request without its body, empty if the server waits for that."""
     address = urlsplit(url)
     with socket.create_connection((address.hostname, address.port), timeout=PATIENCE) as client:
-        client.sendall(f"POST {address.path} HTTP/1.1\r\nHost: a\r\n{headers}\r\n\r\n".encode())
+        client.sendall(f"{method} {address.path}?{address.query} HTTP/1.1\r\nHost: a\r\n{headers}\r\n\r\n".encode())
         client.shutdown(socket.SHUT_WR)
         return client.recv(12)
 
 
-def test_a_push_of_up_to_16_gib_is_taken_and_a_larger_one_refused(url: str) -> None:
-    answers = [answer_to(url, f"Content-Length: {length}") for length in (16 * 1024**3, 16 * 1024**3 + 1)]
+PUSHLOG = "[extensions]\n*:required = yes\npushlog =\n"
+ROLE = f"{PUSHLOG}vcsreplicator =\n[vcsreplicator]\nrole = "
+# Pushes of clients that have no name, and that come without TLS.
+OPEN = "[web]\nallow-push = *\npush_ssl = no\n"
+ARGUMENTS, PUSH = 16 * 1024**2, 16 * 1024**3
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder with the repositories `known` and, with a hgrc that permits pushes, `open`."""
+    for name, hgrc in (("known", "[web]\ndescription = known\n"), ("open", OPEN)):
+        subprocess.run([shared_hg(), "init", str(tmp_path / "root" / name)], check=True)
+        (tmp_path / "root" / name / ".hg" / "hgrc").write_text(hgrc)
+    return tmp_path / "root"
+
+
+def test_a_push_of_up_to_16_gib_is_taken_and_a_larger_one_refused(tmp_path: Path, root: Path) -> None:
+    with serving(tmp_path, PUSHLOG + OPEN) as url:
+        answers = [answer_to(f"{url}/known?cmd=unbundle", f"Content-Length: {length}") for length in (PUSH, PUSH + 1)]
     assert answers == [b"", b"HTTP/1.1 413"], "the first waited for the push, which ended early"
 
 
-def test_a_mirror_takes_no_body_beyond_arguments(tmp_path: Path) -> None:
-    (tmp_path / "root" / "~vcsreplicator").mkdir(parents=True)
-    with serving(
-        tmp_path, "[extensions]\n*:required = yes\npushlog =\nvcsreplicator =\n[vcsreplicator]\nrole = mirror\n"
-    ) as url:
-        answers = [answer_to(f"{url}/a", f"Content-Length: {length}") for length in (16 * 1024**2, 16 * 1024**2 + 1)]
+def test_a_large_body_that_is_no_push_is_refused_at_its_header(tmp_path: Path, root: Path) -> None:
+    (root / "~deleted" / ".hg").mkdir(parents=True)
+    others = ["nosuch", "known", "known?cmd=heads", "nosuch?cmd=unbundle", "?cmd=unbundle", "known/a?cmd=unbundle"]
+    others += ["known/.hg?cmd=unbundle", "known/../known?cmd=unbundle", "~deleted?cmd=unbundle"]
+    large = f"Content-Length: {ARGUMENTS + 1}"
+    with serving(tmp_path, PUSHLOG + OPEN) as url:
+        answers = {other: answer_to(f"{url}/{other}", large) for other in others}
+        assert answers == dict.fromkeys(others, b"HTTP/1.1 413")
+        assert answer_to(f"{url}/known?cmd=unbundle", large, method="PUT") == b"HTTP/1.1 413"
+        assert answer_to(f"{url}/known?cmd=unbundle", large) == b""
+        assert answer_to(f"{url}/nosuch", f"Content-Length: {ARGUMENTS}") == b""
+
+
+@pytest.mark.parametrize("hgrc", ["", "[web]\nallow-push = dana\n"])
+def test_a_large_push_that_no_hgrc_permits_is_refused_at_its_header(tmp_path: Path, root: Path, hgrc: str) -> None:
+    """No client of this server is dana."""
+    with serving(tmp_path, f"{ROLE}master\nrelay = /nowhere\nacknowledge = outbox\n{hgrc}") as url:
+        answers = [
+            answer_to(f"{url}/{name}?cmd=unbundle", f"Content-Length: {ARGUMENTS + 1}") for name in ("known", "open")
+        ]
+    assert answers == [b"HTTP/1.1 413", b""]
+
+
+@pytest.mark.parametrize("name", ["known", "open"])
+def test_a_push_of_more_than_16_mib_arrives(tmp_path: Path, root: Path, name: str) -> None:
+    clone = tmp_path / "clone"
+    hg = [shared_hg(), "--cwd", str(clone), "--config", "ui.timeout=60"]
+    subprocess.run([shared_hg(), "init", str(clone)], check=True)
+    (clone / "large").write_bytes(os.urandom(ARGUMENTS + 1))
+    subprocess.run([*hg, "commit", "--addremove", "--message", "large", "--user", "dana"], check=True)
+    with serving(tmp_path, PUSHLOG + (OPEN if name == "known" else "")) as url:
+        subprocess.run([*hg, "push", "--quiet", f"{url}/{name}"], check=True)
+    held = [shared_hg(), "--cwd", str(root / name), "log", "--rev", "tip", "--template", "{desc}"]
+    assert subprocess.run(held, check=True, capture_output=True).stdout == b"large"
+
+
+def test_a_mirror_takes_no_body_beyond_arguments(tmp_path: Path, root: Path) -> None:
+    (root / "~vcsreplicator").mkdir()
+    with serving(tmp_path, f"{ROLE}mirror\n{OPEN}") as url:
+        push = f"{url}/open?cmd=unbundle"
+        answers = [answer_to(push, f"Content-Length: {length}") for length in (ARGUMENTS, ARGUMENTS + 1)]
     assert answers == [b"", b"HTTP/1.1 413"]
     page = (CHECKOUT / "docs" / "serving.md").read_text()
-    assert "16 MiB for `vcsreplicator web` of a mirror" in page
+    assert "| body of a request | 16 MiB (" in page
+    assert "16 GiB for a push" in page
 
 
 @pytest.mark.parametrize("role", ["mirror", "master"])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator web`: serves repositories over HTTP by hgweb."""
 
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import click
 import structlog
 
 from ..config import address
+from ..hg.serving.paths import Pushes, could_push
 from ..mirror.forking import can_fork
 from ..service import configure_logging, serve
 from ..service.listening import CONNECTIONS, start_server, stop_server
@@ -18,11 +20,11 @@ from ..words.errors import BadConfig
 
 logger = structlog.get_logger()
 
-# The module that forks workers, and what it says of a mirror's folder.
-NURSERY, MIRROR = "hgext.vcsreplicator.cli.web_nursery", "mirror"
-# Bytes of the largest body: a push.
+# The module that forks workers; it says where a push could be permitted.
+NURSERY = "hgext.vcsreplicator.cli.web_nursery"
+# Bytes of the largest push.
 MAX_PUSH = 16 * 1024**3
-# And on a mirror: a command's arguments, which name each head up to twice, 41 bytes each. This is enough for 200,000 heads.
+# And of any other body: a command's arguments, which name each head up to twice, 41 bytes each. This is enough for 200,000 heads.
 MAX_ARGUMENTS = 16 * 1024**2
 
 
@@ -39,6 +41,16 @@ def open_folder(root: str, threads: int | None = None) -> Callable[..., Any]:
         raise BadConfig(f"--root: {root}: cannot be used: {error.strerror}") from error
     refuse_unguarded(root)
     return repositories
+
+
+def limit_bodies(root: str, pushes: Pushes) -> dict[str, Any]:
+    """Return the limits for `start_server`: only what could be a permitted push may be large."""
+    folder = os.fsencode(os.path.realpath(root))
+
+    def find_largest(method: str, path: str, query: str) -> int:
+        return MAX_PUSH if could_push(folder, pushes, method, path, query) else MAX_ARGUMENTS
+
+    return {"largest_body": MAX_ARGUMENTS, "find_largest": find_largest}
 
 
 @click.command()
@@ -77,20 +89,20 @@ def command(root: str, listen: str, role: str, threads: int, seconds: int, memor
     configure_logging(role)
 
     def stage(stop: threading.Event, ready: Callable[[], None]) -> None:
-        options = {"host": host, "port": port, "threads": threads}
+        options: dict[str, Any] = {"host": host, "port": port, "threads": threads}
         if not can_fork():
             logger.warning("requests are answered in threads, without a budget: this machine cannot fork workers")
             application = open_folder(root, threads)
-            from ..hg.serving.web import is_of_mirror
+            from ..hg.serving.web import find_pushes
 
-            largest = MAX_ARGUMENTS if is_of_mirror(root) else MAX_PUSH
-            server = start_server(application, f"--listen: {listen}", largest_body=largest, **options)
+            options |= limit_bodies(root, find_pushes(root))
+            server = start_server(application, f"--listen: {listen}", **options)
             ready()
             stop.wait()
             stop_server(server)
             return
         workers = Workers(NURSERY, root, role, str(seconds), str(memory * 1024**2), threads=threads)
-        options["largest_body"] = MAX_ARGUMENTS if workers.says == MIRROR else MAX_PUSH
+        options |= limit_bodies(root, Pushes(workers.says))
         try:
             server = start_server(workers, f"--listen: {listen}", **options)
             ready()

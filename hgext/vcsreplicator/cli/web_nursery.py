@@ -13,7 +13,7 @@ from ..mirror.forking import Forks
 from ..service import configure_logging
 from ..service.worker import answer_requests, ask_to_write
 from ..words.errors import BadConfig
-from .web import MIRROR, open_folder
+from .web import open_folder
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
     except BadConfig as problem:
         forks.refuse(str(problem))
         return
-    from ..hg.serving.web import is_of_mirror
+    from ..hg.serving.web import find_pushes
 
     gc.collect()
     gc.freeze()
@@ -36,7 +36,7 @@ def main() -> None:
         budget = Budget(int(seconds), int(size), lambda: ask_to_write(connection))
         answer_requests(connection, web, budget.begin, budget.renew)
 
-    forks.make(work, says=MIRROR if is_of_mirror(root) else "")
+    forks.make(work, says=find_pushes(root).value)
 
 
 if __name__ == "__main__":

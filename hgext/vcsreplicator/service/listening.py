@@ -6,6 +6,7 @@ request. So a client that opens connections and stays silent cannot keep others 
 client takes nothing of its answer is closed too, because the answer holds a thread.
 """
 
+import copy
 import errno
 import re
 import select
@@ -68,11 +69,12 @@ def create_server(
     port: int,
     threads: int,
     largest_body: int,
+    find_largest: Callable[[str, str, str], int] | None = None,
 ) -> Any:
     """Make a server that listens; raise OSError if the address cannot be used.
 
     It refuses a request with a body of more than `largest_body` bytes, before it reads more: a body is kept on disk until
-    the application can be asked.
+    the application can be asked. For a request with more, `find_largest` may allow it, by method, path and query.
     """
     _find_host(host)
     server = waitress.server.create_server(
@@ -93,6 +95,7 @@ def create_server(
         # They show that a proxy is in front, whose address says nothing of the client; waitress itself takes nothing from them.
         clear_untrusted_proxy_headers=False,
     )
+    server.adj.find_largest = find_largest
     map_of_sockets = server.map if hasattr(server, "map") else server._map
     for listener in list(map_of_sockets.values()):
         if hasattr(listener, "channel_class"):
@@ -151,6 +154,9 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
             self.path.startswith("/") or (self.path == "" and self.proxy_netloc)
         ):
             raise ParsingError("Path is invalid")
+        if self.adj.find_largest and (self.chunked or self.content_length >= self.adj.max_request_body_size):
+            self.adj = copy.copy(self.adj)  # what waitress compares the body with
+            self.adj.max_request_body_size = self.adj.find_largest(self.command, self.path, self.query) + 1
 
 
 class _Channel(HTTPChannel):  # type: ignore[misc]

@@ -15,7 +15,7 @@ import itertools
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
 import structlog
@@ -29,11 +29,11 @@ from pushlog.versions import factory, initialize
 from pushlog.web import bounds
 
 from ...outbox.folder import refuse_repository_pipes
-from ...words import path as wire
 from ...words.errors import BadConfig
 from .. import pages
 from ..pages import arguments, files
 from ..settings import SECTION, take_posted_arguments
+from .paths import Pushes, follow_path, is_ours
 
 logger = structlog.get_logger()
 
@@ -73,7 +73,7 @@ class _RepositoryFolder(hgwebdir_mod.hgwebdir):
         if self.lastrefresh != before:
             take_posted_arguments(self.ui)
             self._content_types.clear()
-            self.repos = [(name, place) for name, place in self.repos if not any(map(_is_ours, name.split(b"/")))]
+            self.repos = [(name, place) for name, place in self.repos if not any(map(is_ours, name.split(b"/")))]
             self.known = frozenset(name for name, _ in self.repos)
 
     def templater(self, req: Any, nonce: bytes | None) -> Any:
@@ -158,7 +158,7 @@ def application(root: str, *, threads: int | None = None) -> Application:
             # How many requests may wait for a push: two threads stay free, or one of two; a single thread never waits.
             environ["pushlog.waiters"] = max(threads - 2, min(threads - 1, 1))
         unlisted = []
-        for name, place, is_repository in _follow_path(folder, environ.get("PATH_INFO", "")):
+        for name, place, is_repository in follow_path(folder, environ.get("PATH_INFO", "")):
             if is_repository and name not in hgweb.known:
                 unlisted.append((name, place))
             elif not is_repository and name in hgweb.known:
@@ -178,9 +178,15 @@ def _is_written_by_mirror(root: str) -> bool:
     return os.path.isdir(os.path.join(root, "~vcsreplicator"))
 
 
-def is_of_mirror(root: str) -> bool:
-    """Return whether the folder is a mirror's, or will be: no client may push to it."""
-    return _is_written_by_mirror(root) or Ui.load().config(SECTION, b"role") == b"mirror"
+def find_pushes(root: str) -> Pushes:
+    """Return where the folder's server could permit a push.
+
+    Not in a mirror, nor in what will be one. No client has a name here, so elsewhere only `allow-push = *` permits it.
+    """
+    ui = Ui.load()
+    if _is_written_by_mirror(root) or ui.config(SECTION, b"role") == b"mirror":
+        return Pushes.NOWHERE
+    return Pushes.EVERYWHERE if ui.configlist(b"web", b"allow-push") == [b"*"] else Pushes.BY_REPOSITORY
 
 
 def refuse_unguarded(root: str) -> None:
@@ -276,31 +282,3 @@ def _raising_line(problem: BaseException) -> str:
     """Return the line that raised the exception, as FILE:LINE."""
     last = traceback.extract_tb(problem.__traceback__)[-1]
     return f"{os.path.basename(last.filename)}:{last.lineno}"
-
-
-def _is_ours(part: bytes) -> bool:
-    """Return whether this folder is a mirror's own, or of what a master deleted.
-
-    No repository's path has a part that begins with `~`.
-    """
-    return part.startswith(b"~") or part == b".vcsreplicator"
-
-
-def _follow_path(folder: bytes, where: str) -> Iterator[tuple[bytes, bytes, bool]]:
-    """Yield the names that a request's path begins with, shortest first.
-
-    Each comes as (name, place, whether it is a repository). As in a scan, what is inside of a repository is not reached by a
-    link, which a pusher may have made.
-    """
-    virtual, is_inside = b"", os.path.isdir(os.path.join(folder, b".hg"))
-    # WSGI hands paths over as Latin-1 text.
-    for part in where.strip("/").encode("latin-1", "replace").split(b"/"):
-        if part in (b"", b".", b"..", b".hg") or _is_ours(part) or b"\0" in part:
-            return
-        virtual = virtual + b"/" + part if virtual else part
-        place = os.path.join(folder, virtual)
-        if len(virtual) > wire.MAX_PATH or (is_inside and os.path.islink(place)):
-            return
-        is_repository = os.path.isdir(os.path.join(place, b".hg"))
-        yield virtual, place, is_repository
-        is_inside |= is_repository
