@@ -115,6 +115,7 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
     """A parser that refuses, with 400, a request whose end or meaning is in doubt."""
 
     completed: bool
+    adj: Any
 
     def received(self, data: bytes) -> int:
         """Take bytes of a request; return how many.
