@@ -44,7 +44,7 @@ def open_folder(root: str, threads: int | None = None) -> Callable[..., Any]:
 
 
 def limit_bodies(root: str, pushes: Pushes) -> dict[str, Any]:
-    """Return the limits for `start_server`: only what could be a permitted push may be large."""
+    """Return the limits for `start_server`: only a push may be large."""
     folder = os.fsencode(os.path.realpath(root))
 
     def find_largest(method: str, path: str, query: str) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The repositories that a request's path names, and which of them could take a push.
+"""The repositories that a request's path names, and which could take a push.
 
 Without Mercurial: the process that listens asks before it takes a body.
 """
@@ -14,6 +14,8 @@ from ...words import path as wire
 
 # What an hgrc has that permits pushes, or that may permit them.
 _PERMITS = re.compile(rb"allow[-_]push|%include")
+# Commands whose body is what is pushed, and where LFS uploads to.
+_UPLOADS = ("unbundle", "putlfile", "/.hg/lfs/objects/")
 # Bytes of a repository's hgrc that are searched for it.
 _SEARCHED = 1024**2
 
@@ -29,9 +31,13 @@ class Pushes(enum.Enum):
 def could_push(folder: bytes, pushes: Pushes, method: str, where: str, query: str) -> bool:
     """Return whether a request is a push that Mercurial could permit.
 
-    Mercurial decides once the body is there. An unreadable repository permits none.
+    So is an upload of largefiles or LFS. Mercurial decides once the body is there. An unreadable repository permits none.
     """
-    if pushes is Pushes.NOWHERE or method != "POST" or parse_qs(query).get("cmd", [""])[-1] != "unbundle":
+    if method == "PUT":
+        where, upload, _ = where.partition("/.hg/lfs/objects/")
+    else:
+        upload = parse_qs(query).get("cmd", [""])[-1] if method == "POST" else ""
+    if pushes is Pushes.NOWHERE or upload not in _UPLOADS:
         return False
     wanted = where.strip("/").encode("latin-1", "replace")
     place = os.path.join(folder, wanted, b".hg")
@@ -44,7 +50,7 @@ def could_push(folder: bytes, pushes: Pushes, method: str, where: str, query: st
 
 
 def _may_permit(hgrc: bytes) -> bool:
-    """Return whether a repository's hgrc may permit pushes; it does not wait for a pipe."""
+    """Return whether an hgrc may permit pushes; do not wait for a pipe."""
     try:
         with open(hgrc, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             return _PERMITS.search(file.read(_SEARCHED) or b"") is not None
