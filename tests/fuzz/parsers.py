@@ -28,6 +28,7 @@ from hgext.vcsreplicator.hg.frames import StreamAnswer, answer
 from hgext.vcsreplicator.hg.master import intents
 from hgext.vcsreplicator.hg.replica import snapshot
 from hgext.vcsreplicator.hg.serving import watermark
+from hgext.vcsreplicator.hg.serving.paths import Pushes, could_push
 from hgext.vcsreplicator.keys import pairs, seal, signed
 from hgext.vcsreplicator.outbox import file as outbox_file
 from hgext.vcsreplicator.outbox.entry import Entry, MirrorNeeds
@@ -215,7 +216,11 @@ STATE = {
 
 
 def read_request(content: bytes) -> object:
-    parser = listening._Parser(waitress.adjustments.Adjustments(max_request_body_size=1000))
+    adjustments = waitress.adjustments.Adjustments(max_request_body_size=1000)
+    adjustments.find_largest = lambda method, path, query: (
+        2000 if could_push(b"/", Pushes.EVERYWHERE, method, path, query) else 999
+    )
+    parser = listening._Parser(adjustments)
     while content and not parser.completed:
         taken = parser.received(content)
         assert taken > 0
