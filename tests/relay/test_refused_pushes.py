@@ -131,12 +131,13 @@ def test_a_disk_that_fails_in_the_middle_of_a_push_is_reported(master: Master, l
         assert "File too large" in text
 
 
-def test_a_push_that_a_hook_refuses_is_no_trouble_of_the_master(master: Master, log: Log) -> None:
+@pytest.mark.parametrize("hook", ["pretxnopen", "pretxnclose"])
+def test_a_push_that_a_hook_refuses_is_no_trouble_of_the_master(master: Master, log: Log, hook: str) -> None:
     with running_relay(master.settings(scan=3600), log):
         prepare(master)
-        master.configure("[hooks]\npretxnclose.no = false\n")
+        master.configure(f"[hooks]\n{hook}.no = false\n")
         master.commit("one", "c")
-        assert "pretxnclose.no hook" in master.push("one", check=False)
+        assert f"{hook}.no hook" in master.push("one", check=False)
         master.create("two")
         master.commit("two", "a")
         (master.root / "two").rename(master.root / "three")

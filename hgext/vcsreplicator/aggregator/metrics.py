@@ -26,7 +26,7 @@ WAITING = Gauge("vcsreplicator_aggregator_mirror_held_notices", "Notices that wa
 
 
 def clear_gauges() -> None:
-    """Forget what only an aggregator at work knows: one that stands by has no alarms."""
+    """Forget what only an aggregator at work knows: a standby has no alarms."""
     for one in (HELD, STALLED_SECONDS):
         one.set(0)
     for each in (SILENT_SECONDS, ALARMS, LAG, WAITING):

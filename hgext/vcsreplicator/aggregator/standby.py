@@ -140,7 +140,7 @@ def _follow(
 ) -> bool:
     """Follow heartbeats until there is no other aggregator; return False at a stop.
 
-    States are signs of an aggregator, too: one that writes very many sends no heartbeat in between. Raises Unavailable and
+    States are signs of an aggregator, too, which sends no heartbeat while it writes very many. Raises Unavailable and
     Expired.
     """
     heard, active = clock.monotonic(), None

@@ -34,13 +34,15 @@ def open_captured(repo: MasterRepository, begin: Callable[[], Transaction], desc
     """Open a transaction by `begin`, and attach what writes its event."""
     settings = repo.replication_settings
     line = RelayLine.open(settings.relay, repo.replication_folder) if settings.relay else None
+    captured = None
     try:
         if settings.unavailable == "refuse" and desc not in KEPT:
             refusals.refuse_unavailable_log(Outbox(repo.svfs), line, settings)
         captured = capture.compare_and_begin(repo, transaction=desc)
         tr = open_unhooked(repo, begin) if desc.startswith(OWN) else begin()
     except BaseException as problem:
-        if line is not None and isinstance(problem, Exception):
+        # Once captured, a hook of the site refuses, which is its right.
+        if line is not None and captured is None and isinstance(problem, Exception):
             line.report_refusal(refusals.describe(problem))
         _close(line)
         raise
