@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import shlex
+import socket
 import subprocess
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +24,7 @@ from testing.builders.cluster import Cluster
 from testing.heptapod import environment
 from testing.heptapod.gitlab import GitLab
 from testing.services.cache import CHECKOUT
+from testing.waiting import eventually
 
 HERE = CHECKOUT / "testing" / "heptapod"
 USER = {"glId": "user-7", "name": b"Ada Example", "email": b"ada@example.com", "glUsername": "ada"}
@@ -76,7 +78,13 @@ class Heptapod:
                 text=True,
             )
         )
+        eventually(self._answers_http, "the WSGI server listens")
         return self
+
+    def _answers_http(self) -> bool:
+        """Whether the WSGI server takes connections, which it does once it has imported all."""
+        with socket.socket() as connection:
+            return connection.connect_ex(("127.0.0.1", self._port)) == 0
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
