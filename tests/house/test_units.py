@@ -14,6 +14,12 @@ from hgext.vcsreplicator.service import EXIT_CONFIG, EXIT_FENCED
 from testing.services.cache import CHECKOUT
 
 UNITS = sorted((CHECKOUT / "docs/systemd").glob("*.service"))
+# What others may do with the files that a unit makes, where they may do anything.
+UMASKS = {
+    "vcsreplicator-relay": "0007",  # who pushes writes the outboxes too, as a member of the group
+    "vcsreplicator-mirror@": "0022",  # the web server, another user, reads the repositories
+    "vcsreplicator-web": "0027",  # as `hg` on a master, where the group reads what was pushed
+}
 
 
 def values(unit: Path, key: str) -> list[str]:
@@ -49,8 +55,18 @@ def test_a_unit_starts_a_verb_that_exists(unit: Path) -> None:
     assert verb in VERBS
 
 
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_a_unit_leaves_no_core_and_limits_memory_calls_sockets_files(unit: Path) -> None:
+    assert values(unit, "LimitCORE") == ["0"]
+    assert values(unit, "MemoryDenyWriteExecute") == ["yes"]
+    assert values(unit, "RestrictAddressFamilies") == ["AF_UNIX", "AF_INET", "AF_INET6"]
+    assert values(unit, "SystemCallFilter")[:1] == ["@system-service"]
+    assert values(unit, "UMask") == [UMASKS.get(unit.stem, "0077")]
+
+
 @pytest.mark.parametrize("name", ["edge", "web", "decode", "poll", "work"])
-def test_units_that_read_what_strangers_write_own_no_secrets(name: str) -> None:
+def test_units_that_read_what_strangers_write_have_their_own_users(name: str) -> None:
+    """Users that own no repository, no key, and no secret but what these services need."""
     unit = CHECKOUT / f"docs/systemd/vcsreplicator-{name}.service"
     assert values(unit, "User") == ["vcsreplicator-web" if name in ("edge", "web") else "vcsreplicator-work"]
     written = values(unit, "ReadWritePaths")
