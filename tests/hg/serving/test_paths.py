@@ -5,8 +5,10 @@ import os
 from pathlib import Path
 
 import pytest
+from mercurial import encoding
 
 from hgext.vcsreplicator.hg.serving.paths import Pushes, could_push
+from hgext.vcsreplicator.hg.serving.web import find_pushes
 
 
 @pytest.fixture
@@ -59,3 +61,20 @@ def test_nothing_else_may_be_large(folder: Path, method: str, where: str, query:
 def test_a_pipe_in_place_of_an_hgrc_permits_nothing(folder: Path) -> None:
     os.mkfifo(folder / "a" / ".hg" / "hgrc")
     assert not asks(folder, "POST", "/a", "cmd=unbundle", Pushes.BY_REPOSITORY)
+
+
+@pytest.mark.parametrize(
+    ("site", "where"),
+    [
+        ("allow-push = *", Pushes.EVERYWHERE),
+        ("allow-push = dana", Pushes.BY_REPOSITORY),
+        ("allow-push = *\ndeny_push = mallory", Pushes.NOWHERE),
+    ],
+)
+def test_a_site_that_denies_pushes_takes_no_large_body(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: str, where: Pushes
+) -> None:
+    """No client has a name here, and Mercurial then refuses each push with any `deny_push`."""
+    (tmp_path / "hgrc").write_text(f"[web]\n{site}\n")
+    monkeypatch.setitem(encoding.environ, b"HGRCPATH", os.fsencode(tmp_path / "hgrc"))
+    assert find_pushes(str(tmp_path)) is where

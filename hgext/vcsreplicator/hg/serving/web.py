@@ -181,10 +181,12 @@ def _is_written_by_mirror(root: str) -> bool:
 def find_pushes(root: str) -> Pushes:
     """Return where the folder's server could permit a push.
 
-    Not in a mirror, nor in what will be one. No client has a name here, so elsewhere only `allow-push = *` permits it.
+    Not in a mirror, nor in what will be one. No client has a name here, so elsewhere only `allow-push = *` permits it, and each
+    `deny_push` denies it.
     """
     ui = Ui.load()
-    if _is_written_by_mirror(root) or ui.config(SECTION, b"role") == b"mirror":
+    is_of_mirror = _is_written_by_mirror(root) or ui.config(SECTION, b"role") == b"mirror"
+    if is_of_mirror or ui.configlist(b"web", b"deny_push"):
         return Pushes.NOWHERE
     return Pushes.EVERYWHERE if ui.configlist(b"web", b"allow-push") == [b"*"] else Pushes.BY_REPOSITORY
 
