@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 # Every service of vcsreplicator, and the `hg` with its extensions:
 #   docker build -t vcsreplicator . && docker run vcsreplicator config example
-# Images by tags, which their publishers move; docs/install.md says how to give them by digest.
-ARG PYTHON_BUILD_IMAGE=python:3.12
-ARG PYTHON_IMAGE=python:3.12-slim
+# Images by digest, which no publisher can move; docs/install.md says where the digests come from, and how to take others.
+ARG PYTHON_BUILD_IMAGE=python:3.12.13-bookworm@sha256:3cd9086bdb30f7c9bc08a3fa621d9842e0d3f6f9291aeb4677e0547817c10b12
+ARG PYTHON_IMAGE=python:3.12.13-slim-bookworm@sha256:4766d8b510c428e595d74b9cc5bbb2fae8e26316fffb4adc89908d79aacd58a2
 
 FROM $PYTHON_BUILD_IMAGE AS build
 RUN python -m venv /opt/vcsreplicator

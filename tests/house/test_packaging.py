@@ -98,8 +98,8 @@ def test_compose_starts_verbs_with_options_that_they_have() -> None:
     assert any(name == "RUN" and folder in shlex.split(" ".join(words)) for name, *words in instructions())
 
 
-def test_every_image_can_be_given_by_its_digest() -> None:
-    """By a variable, whose default is a name with a tag; the page about containers has each of them."""
+def test_every_image_has_a_digest_and_another_may_be_given() -> None:
+    """By a variable, whose default is a name with a tag and a digest; the page about containers has each of them."""
     arguments = [words[0].partition("=")[::2] for name, *words in instructions() if name == "ARG"]
     assert [words[0] for name, *words in instructions() if name == "FROM"] == [f"${name}" for name, _ in arguments]
     services = compose()["services"]
@@ -108,7 +108,7 @@ def test_every_image_can_be_given_by_its_digest() -> None:
     variables = [re.fullmatch(r"\$\{([A-Z_]+):-([^}]+)\}", image) for image in images]
     assert all(variables), images
     for name, image in [*arguments, *(each.groups() for each in variables if each)]:
-        assert re.fullmatch(r"[a-z/]+:[0-9][0-9.]*(-[a-z]+)?", image), image
+        assert re.fullmatch(r"[a-z/]+:[0-9][0-9.]*(-[a-z]+)*@sha256:[0-9a-f]{64}", image), image
         assert f"`{name}`" in PAGES["docs/install.md"], name
 
 
