@@ -10,11 +10,13 @@ any line:
 3. A bundle may have only changesets and markers, because other parts could change anything, and at most `UNPACKED_LIMIT` bytes.
 """
 
+import io
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import IO, Any
 
 from mercurial import bundle2, changegroup, error, exchange
+from mercurial import ui as uimod
 from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction
 
@@ -136,12 +138,7 @@ def unbundle(repo: localrepository, tr: transaction, bundle: Any, limit: int) ->
     Raises MalformedEvent for other parts or more bytes, UnknownEvent for a form that only a newer Mercurial reads.
     """
     try:
-        unbundler = exchange.readbundle(repo.ui, bundle, None)
-        if not isinstance(unbundler, bundle2.unbundle20):
-            raise MalformedEvent("bundle: expected a bundle of version 2")
-        # Reading the parameters chooses the engine; `iterparts` installs its reader.
-        _ = unbundler.params
-        unbundler._compengine = _BoundedEngine(unbundler._compengine, limit)
+        unbundler = _open_bundle(repo.ui, bundle, limit)
         tr.hookargs[b"source"] = b"replicated"
         operation = bundle2.bundleoperation(repo, lambda: tr, source=b"replicated")
         for part in unbundler.iterparts():
@@ -152,6 +149,36 @@ def unbundle(repo: localrepository, tr: transaction, bundle: Any, limit: int) ->
             part.consume()
     except error.BundleUnknownFeatureError as problem:
         raise UnknownEvent(f"bundle: this mirror's Mercurial does not read {text.text(problem.args[0])}") from problem
+
+
+def _open_bundle(ui: uimod.ui, bundle: IO[bytes], limit: int) -> bundle2.unbundle20:
+    """Open a bundle, of which at most `limit` bytes are unpacked."""
+    unbundler = exchange.readbundle(ui, bundle, None)
+    if not isinstance(unbundler, bundle2.unbundle20):
+        raise MalformedEvent("bundle: expected a bundle of version 2")
+    # Reading the parameters chooses the engine; `iterparts` installs its reader.
+    _ = unbundler.params
+    unbundler._compengine = _BoundedEngine(unbundler._compengine, limit)
+    return unbundler
+
+
+def list_changesets(bundle: bytes) -> list[str]:
+    """List the changesets of a bundle inside a record; raises MalformedEvent.
+
+    Only what is before the manifests is unpacked.
+    """
+    try:
+        for part in _open_bundle(uimod.ui(), io.BytesIO(bundle), UNPACKED_LIMIT).iterparts():
+            if part.type == b"changegroup":
+                unpacker = changegroup.getunbundler(part.params.get(b"version", b"01"), part, None)
+                unpacker.changelogheader()
+                # Mercurial 7.2 has a class for what are tuples in older ones.
+                return [(each[0] if isinstance(each, tuple) else each.node).hex() for each in unpacker.deltaiter()]
+    except (MemoryError, MalformedEvent):
+        raise
+    except Exception as problem:
+        raise MalformedEvent(f"bundle: {type(problem).__name__}: {str(problem)[:200]}") from problem
+    return []
 
 
 def _check_form(repo: localrepository, part: Any) -> None:
