@@ -302,7 +302,7 @@ def test_the_keyboard_reaches_the_content_first_and_then_every_link(browser: web
 
 def test_a_search_works_without_a_script(browser: webdriver.Chrome, address: str) -> None:
     show(browser, f"{address}/repositories")
-    browser.find_element(By.NAME, "q").send_keys("payroll", Keys.ENTER)
+    browser.find_element(By.CSS_SELECTOR, "main [name=q]").send_keys("payroll", Keys.ENTER)
     eventually(lambda: "q=payroll" in browser.current_url)
     assert [row.text for row in browser.find_elements(By.CSS_SELECTOR, "tbody th")] == [SECRET]
 

@@ -56,12 +56,12 @@ def test_no_page_grows_with_the_number_of_repositories(site: Site) -> None:
 
 def test_every_repository_is_on_one_page_of_the_list(site: Site) -> None:
     first = site.get("/repositories", headers=AS_READER).text
-    assert "Page 1 of 100" in first
+    assert "Page 1 of 400" in first
     assert "secret/repo00000" in first
-    last = site.get("/repositories?page=100", headers=AS_READER).text
+    last = site.get("/repositories?page=400", headers=AS_READER).text
     assert "secret/repo09998" in last
     assert 'rel="next"' not in last
-    assert site.get("/repositories?page=101", headers=AS_READER).status_code == 200
+    assert site.get("/repositories?page=401", headers=AS_READER).status_code == 200
 
 
 def test_the_overview_counts_all_and_names_the_late_mirror(site: Site, view: View) -> None:

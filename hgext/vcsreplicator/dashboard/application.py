@@ -5,7 +5,10 @@ Each shows the newest view. A guest sees no free text, because that may name rep
 """
 
 import functools
+import itertools
+import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,9 @@ from starlette.staticfiles import StaticFiles
 
 from notifier.clients.database import is_there
 
-from ..words.errors import BadConfig, Unavailable
+from ..status.pushes import CHANGESET, PushQuery, name_nodes
+from ..words.errors import BadConfig, MalformedEvent, Unavailable
+from ..words.event import read_disclosure
 from ..words.shape import plain
 from .acting import ActEndpoint
 from .acts import ActJournal
@@ -33,13 +38,14 @@ from .feed import Feed
 from .guard import SIGN_IN, Guard
 from .pages import render
 from .readers import Readers
+from .recent import RecentEvent
 from .sources import Sources
 from .tracing import NotRead, trace_event
-from .view import SHORT, Condition, RepositoryRow, View, order_rows, select_rows
+from .view import SHORT, Condition, RepositoryRow, View, order_rows, select_pushes, select_rows
 from .watcher import LogWatcher
 
-# Rows of a page of repositories.
-PAGE = 100
+# Repositories of an answer to a program, and rows of a page: a screen of a desk, some of a phone.
+PAGE, ROWS = 100, 25
 # Rows of waiting repositories on the first page.
 WAITING = 10
 
@@ -151,11 +157,12 @@ class _DashboardPages:
             request,
             "repositories.html",
             q=text,
+            asked={"q": text, "state": condition.value if condition else ""},
             condition=condition,
             conditions=list(Condition),
             page=page,
             rows=lambda view: self._select(request, view),
-            size=PAGE,
+            size=ROWS,
         )
 
     def _select(self, request: Request, view: View) -> list[RepositoryRow]:
@@ -196,13 +203,58 @@ class _DashboardPages:
         state, seq = self._find(request, view), request.path_params["seq"]
         try:
             event, steps = trace_event(self._sources, view, state, seq)
-        except NotRead as error:
+            shown = read_disclosure(event)
+        except (NotRead, MalformedEvent) as error:
             text = f"Event {seq} of {state.path} cannot be shown: {error}."
             return render("message.html", request, watcher=self._watcher, status=404, title="Not read", text=text)
-        return self._render(request, "event.html", state=state, event=event, steps=steps, picture=draw_timeline(steps))
+        return self._render(
+            request,
+            "event.html",
+            state=state,
+            event=event,
+            nodes=name_nodes(shown),
+            bookmarks=shown.bookmarks,
+            steps=steps,
+            picture=draw_timeline(steps),
+        )
 
     def show_pushes(self, request: Request) -> Response:
-        return self._render(request, "pushes.html")
+        """List the pushes that are looked for; a changeset of one push leads to its timeline."""
+        text, page = _read_query(request)[0].strip(), _read_query(request)[2]
+        names = ("user", "bookmark", "repository")
+        fields = {name: request.query_params.get(name, "")[:500].strip() for name in names}
+        query = PushQuery(user=fields["user"], bookmark=fields["bookmark"], repository=fields["repository"])
+        view = self._watcher.fetch_view()
+        found: list[RecentEvent] = []
+        if view is not None:
+            show = functools.partial(self._show_event_to, request)
+            begin = (page - 1) * ROWS
+            found = [
+                *itertools.islice(
+                    select_pushes(view.newest, text.casefold().split(), query, show), begin, begin + ROWS + 1
+                )
+            ]
+        if CHANGESET.match(text) and len(found) == 1 and page == 1 and self.may_see(request, found[0].path):
+            return RedirectResponse(f"/repository/{found[0].repository}/event/{found[0].seq}", 303)
+        asked = {name: value for name, value in {"q": text, **fields}.items() if value}
+        command = f"vcsreplicator trace {shlex.quote(text)}" if CHANGESET.match(text) else None
+        return self._render(
+            request,
+            "pushes.html",
+            rows=found[:ROWS],
+            has_more=len(found) > ROWS,
+            page=page,
+            asked=asked,
+            command=command,
+        )
+
+    def _show_event_to(self, request: Request, event: RecentEvent) -> RecentEvent:
+        """Remove from an event what this reader may not see."""
+        if request.state.role.sees_all:
+            return event
+        if self._is_public(event.path):
+            return replace(event, user=None)
+        return replace(event, path=event.repository[:SHORT], repository="", user=None, nodes=(), bookmarks=())
 
     def show_deliveries(self, request: Request) -> Response:
         _require_reader(request)

@@ -11,12 +11,17 @@ from dataclasses import dataclass, replace
 import structlog
 
 from ..log import EVENTS, NOTICES, STATE, Log, Reader, Record
+from ..status.pushes import SHORTEST, name_nodes
 from ..words import wire
+from ..words.event import read_disclosure
 from ..words.records import AGGREGATOR, Notice, RepositoryState
 from ..words.shape import from_json
 
 # Events that are kept, of one repository and in all.
 PER_REPOSITORY, IN_ALL = 20, 20_000
+
+# Changesets and bookmarks by which an event is found, and characters of a name that are kept.
+FINDABLE, NAME = 4, 100
 
 # Records of each partition of `events`, of `notices`, and of `state`, that are read at the start. Those of `state` say what was
 # released before: only then a later one is known to be the release of an event.
@@ -40,6 +45,8 @@ class RecentEvent:
 
     Times are in seconds since the epoch, None if it did not happen while the dashboard followed the log. `released` is None also
     where the records that were read do not show which of them released the event. `number` is its place among the announcements.
+    `nodes` and `bookmarks` are the first ones that the event names and messages may name. `is_adoption` says that it brought no
+    change, but a repository that was there before.
     """
 
     repository: str
@@ -54,10 +61,20 @@ class RecentEvent:
     offset: int
     push: int | None
     user: str | None
+    nodes: tuple[str, ...] = ()
+    bookmarks: tuple[str, ...] = ()
+    is_adoption: bool = False
     released: float | None = None
     announced: float | None = None
     notice: int | None = None
     number: int = -1
+
+    def has_word(self, word: str) -> bool:
+        """Return whether a name contains the word in lower case, or a hash begins with it."""
+        names = (self.path, self.user or "", *self.bookmarks)
+        return word in "\n".join(names).casefold() or (
+            len(word) >= SHORTEST and any(node.startswith(word) for node in self.nodes)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +207,7 @@ class RecentEvents:
         event = wire.decode(record.value or b"").header.event
         if event is None or event.id in self._events:  # a heartbeat, or a repeat
             return
-        push = event.changes.push
+        push, shown = event.changes.push, read_disclosure(event)
         known = RecentEvent(
             repository=event.repository,
             incarnation=event.incarnation,
@@ -203,7 +220,10 @@ class RecentEvents:
             partition=record.partition,
             offset=record.offset,
             push=push.id if push else None,
-            user=push.user[:200] if push else None,
+            user=push.user[:NAME] if push else None,
+            nodes=tuple(name_nodes(shown)[:FINDABLE]),
+            bookmarks=tuple(each.name[:NAME] for each in shown.bookmarks[:FINDABLE]),
+            is_adoption="adopted" in (event.detail or {}).values(),
         )
         release = self._releases.get(event.repository)
         self._events[event.id] = replace(known, released=release.date(known)) if release else known

@@ -6,20 +6,18 @@ A view has mirrors, services, repositories and findings. The module is pure, and
 
 import enum
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..status import MirrorLags, Picture
 from ..status.findings import Expectations, findings
+from ..status.pushes import PushQuery
 from ..status.summary import list_mirrors, list_services
 from ..status.wording import Finding
 from ..words.records import AGGREGATOR, DESTINATION_KEY, RepositoryState
 from ..words.roster import FROM, MirrorState, Verb
 from .recent import RecentEvent, RecentEvents
-
-# Events in the list of the newest.
-NEWEST = 100
 
 # Characters of a repository's id that stand for a name that a reader may not see.
 SHORT = 8
@@ -82,8 +80,8 @@ class RepositoryRow:
 class View:
     """The log as of `now`, by its own clock.
 
-    `newest` are the newest events, `events` those of each repository, both with the newest first. `pushes` is the number of
-    pushes that came in the last minute.
+    `newest` are the remembered events without those of adoptions, `events` all of each repository, both with the newest first.
+    `pushes` is the number of pushes that came in the last minute.
     """
 
     now: float
@@ -167,7 +165,7 @@ def make_view(picture: Picture, recent: RecentEvents, now: float, expected: Expe
         mirrors=tuple(_list_mirrors(kept, recent, lags, now)),
         services=tuple(_list_services(kept, expected.relay)),
         repositories=tuple(_list_repositories(kept, now)),
-        newest=tuple(events[:NEWEST]),
+        newest=tuple(event for event in events if not event.is_adoption),
         events=by_repository,
         pushes=recent.count_pushes(now),
     )
@@ -259,3 +257,23 @@ def select_rows(
         if (condition is None or row.condition is condition)
         and wanted in find_name(row.state.repository, row.state.path).lower()
     ]
+
+
+def select_pushes(
+    events: Iterable[RecentEvent], words: Collection[str], query: PushQuery, show: Callable[[RecentEvent], RecentEvent]
+) -> Iterator[RecentEvent]:
+    """Yield the events that have each word, in lower case, and fit the query.
+
+    `show` removes what the reader may not see, so a search tells nothing of it.
+    """
+    for event in events:
+        shown = show(event)
+        if all(shown.has_word(word) for word in words) and query.fits(
+            repository=shown.repository,
+            path=shown.path,
+            user=shown.user,
+            bookmarks=shown.bookmarks,
+            nodes=shown.nodes,
+            at=shown.logged,
+        ):
+            yield event

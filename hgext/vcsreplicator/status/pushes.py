@@ -12,7 +12,8 @@ from ..words.errors import Rejected
 from ..words.event import Changes, Disclosure, Event
 
 # The beginning of a changeset's hash, as people give it.
-CHANGESET = re.compile(r"[0-9a-fA-F]{4,40}\Z")
+SHORTEST = 4
+CHANGESET = re.compile(rf"[0-9a-fA-F]{{{SHORTEST},40}}\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

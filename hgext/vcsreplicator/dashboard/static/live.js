@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 // Loads the content again every 20 seconds, and at most once in two seconds when something was announced. While that fails a line
-// above the content says so: an old page must not look like a new one. The page is whole without this script.
+// above the content says so: an old page must not look like a new one. `/` leads to the search. The page is whole without this script.
 "use strict";
+document.addEventListener("keydown", (event) => {
+  const isText = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
+  if (event.key !== "/" || isText || event.ctrlKey || event.altKey || event.metaKey) return;
+  event.preventDefault();
+  document.querySelector("header input").focus();
+});
 const main = document.querySelector("main[data-live]");
 if (main) {
   let due = false, asked = 0, answered = 0;
