@@ -8,6 +8,7 @@ import pytest
 
 from hgext.vcsreplicator.log import ACKS, ROSTER, STATE
 from hgext.vcsreplicator.status.findings import Expectations, findings
+from hgext.vcsreplicator.status.wording import Finding
 from hgext.vcsreplicator.words.records import (
     AggregatorHeartbeat,
     MirrorHeartbeat,
@@ -18,6 +19,7 @@ from hgext.vcsreplicator.words.records import (
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import from_json, to_json
+from testing.services.cache import CHECKOUT
 from tests.status.test_status import ALPHA, Installation
 
 # A time, or why there is none.
@@ -203,6 +205,7 @@ def test_every_finding_says_who_since_when_and_what_to_type() -> None:
     seen.heard["destination lines"], seen.has_services = (1, now), True
     found += findings(replace(seen, lacking={}, reports={}), now, Expectations(destinations=names))
     check_words(texts := [finding.text for finding in found])
+    check_members(found)
     kinds = (
         "the aggregator", "makes no progress", "events behind", "cannot write", "is silent", "leaves nothing out", "delta runs and",
         "the relay hg", "events wait in its", "more troubles", "notices behind", "is stalled", "never been served",
@@ -216,3 +219,18 @@ def check_words(texts: list[str]) -> None:
         assert re.match(r"(the |mirror |destination |relay )?\S+", text), text
         assert SINCE.search(text) or any(word in text for word in TIMELESS), text
         assert COMMAND.search(text), text
+
+
+def check_members(found: list[Finding]) -> None:
+    """What stands beside a text says the same, and leads to an entry that the runbook has."""
+    runbook = (CHECKOUT / "docs/runbook.md").read_text()
+    for finding in found:
+        assert finding.command is None or f": {finding.command}" in finding.text, finding
+        assert (
+            finding.command
+            or "hg replicateadopt" in finding.text
+            or "trouble" in finding.text
+            or "refused" in finding.text
+        )
+        assert finding.entry is None or f"# {finding.entry}\n" in runbook, finding
+        assert finding.mirror is None or finding.mirror in finding.text

@@ -37,8 +37,12 @@ REPORTED_WITHIN = 25.0
 # Seconds after which a silent service is forgotten that the configuration does not name.
 FORGOTTEN = 7 * DAY
 
-# The command that starts a service.
-START = "systemctl start vcsreplicator-"
+# The command that starts a service, and the one that shows destinations.
+START, DESTINATIONS = "systemctl start vcsreplicator-", "vcsreplicator destination list"
+
+# Headings of the runbook.
+DOWN, RELAY_TROUBLES = "VcsreplicatorServiceDown", "VcsreplicatorRelayTroubles"
+DESTINATION_DOWN, LATE = "VcsreplicatorDestinationDown", "VcsreplicatorDestinationLate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +67,11 @@ def findings(picture: Picture, now: float, expected: Expectations) -> list[Findi
     found = []
     if picture.aggregator is None or picture.silence(AGGREGATOR, now) > 30:
         symptom = _describe_silence(picture.seen(AGGREGATOR) if picture.aggregator else None, now)
-        text = f"the aggregator {symptom}: no release, no notice; start it: {START}aggregator"
-        found.append(Finding(level=Severity.CRITICAL, text=text))
+        command = f"{START}aggregator"
+        text = f"the aggregator {symptom}: no release, no notice; start it: {command}"
+        found.append(Finding(level=Severity.CRITICAL, text=text, command=command, entry=DOWN))
     found += [
-        Finding(level=Severity.CRITICAL, text=text)
+        Finding(level=Severity.CRITICAL, text=text, entry="VcsreplicatorAggregatorAlarm")
         for text in (picture.aggregator.alarms if picture.aggregator else ())
     ]
     found += find_mirror_troubles(picture, now, expected.warn, expected.critical)
@@ -149,7 +154,7 @@ def _find_reported(picture: Picture, now: float, wanted: Expectations) -> list[F
     """Find silent relays and destinations, and the troubles that others report."""
     if not picture.has_services:
         text = "the log has no topic `services`, so nothing is known about the relay; run: vcsreplicator topics create"
-        return [Finding(level=Severity.WARNING, text=text)]
+        return [Finding(level=Severity.WARNING, text=text, command="vcsreplicator topics create")]
     found: list[Finding] = []
     expected = _list_expected(wanted)
     for service in list_watched(picture, wanted):
@@ -161,20 +166,24 @@ def _find_reported(picture: Picture, now: float, wanted: Expectations) -> list[F
                 symptom = _describe_silence(picture.seen(service) if report else None, now)
                 if report is None and _has_worked(picture, service):
                     symptom = "has sent no heartbeat since the topic `services` was made again"
-                text = f"{service} {symptom}; start its notifier: {START}notifier"
+                command = f"{START}notifier"
+                text = f"{service} {symptom}; start its notifier: {command}"
                 if service.startswith(RELAY_KEY):
-                    text = f"the {service} {symptom}: pushes may wait in the outboxes; start it: {START}relay"
-                found.append(Finding(level=Severity.CRITICAL, text=text))
+                    command = f"{START}relay"
+                    text = f"the {service} {symptom}: pushes may wait in the outboxes; start it: {command}"
+                found.append(Finding(level=Severity.CRITICAL, text=text, command=command, entry=DOWN))
             continue
         if report is None:
             continue
+        entry = RELAY_TROUBLES if service.startswith(RELAY_KEY) else DESTINATION_DOWN
         for trouble in report.troubles:
             if _is_found(trouble, lasts := report.time - trouble.since + silence, wanted):
-                found.append(finding_of(trouble, lasts, now))
+                found.append(replace(finding_of(trouble, lasts, now), entry=entry))
         if (more := _count_unnamed(report)) and not _ends_with_meant(report):
             unit = "relay" if service.startswith(RELAY_KEY) else "notifier"
-            text = f"{service}: {more} more troubles; see: journalctl -u vcsreplicator-{unit}"
-            found.append(Finding(level=Severity.WARNING, text=text))
+            command = f"journalctl -u vcsreplicator-{unit}"
+            text = f"{service}: {more} more troubles; see: {command}"
+            found.append(Finding(level=Severity.WARNING, text=text, command=command, entry=entry))
     return found
 
 
@@ -186,8 +195,9 @@ def _find_lost_standby(picture: Picture, service: str, now: float) -> Iterator[F
     if picture.silence(service, now) < FORGOTTEN and picture.silence(AGGREGATOR, now) <= 30:
         symptom = _describe_silence(picture.seen(service), now)
         host = service.removeprefix(AGGREGATOR_KEY)
-        text = f"the aggregator on {host} {symptom} and does not stand by; start it there: {START}aggregator"
-        yield Finding(level=Severity.WARNING, text=text)
+        command = f"{START}aggregator"
+        text = f"the aggregator on {host} {symptom} and does not stand by; start it there: {command}"
+        yield Finding(level=Severity.WARNING, text=text, command=command, entry=DOWN)
 
 
 def find_recent(picture: Picture, now: float, wanted: Expectations) -> Iterator[str]:
@@ -250,6 +260,8 @@ def _find_destinations(picture: Picture, now: float, expected: Expectations) -> 
         Finding(
             level=Severity.WARNING,
             text=f"destination {name} has never been served; start its notifier: {START}notifier",
+            command=f"{START}notifier",
+            entry=DOWN,
         )
         for name in wanted or ()
         if name not in picture.lacking and (not picture.has_services or f"{DESTINATION_KEY}{name}" in picture.reports)
@@ -259,11 +271,9 @@ def _find_destinations(picture: Picture, now: float, expected: Expectations) -> 
             continue
         if lag >= expected.warn:
             since = f"the oldest {format_since(picture.oldest.get(name, now), now)}"
-            command = "vcsreplicator destination list"
+            is_critical, what = lag >= expected.critical, f"{lag} notices"
             found.append(
-                describe_lag(
-                    f"destination {name}", f"{lag} notices", since, command, is_critical=lag >= expected.critical
-                )
+                describe_lag(f"destination {name}", what, since, DESTINATIONS, is_critical=is_critical, entry=LATE)
             )
     return found
 
@@ -286,7 +296,7 @@ def _find_stalled(
             found[index] = replace(found[index], level=max(severity, found[index].level))
         if not causes:
             text = f"destination {name} is stalled: {lag} notices wait, the first {format_since(now - waits, now)}"
-            found.append(Finding(level=severity, text=f"{text}; see: vcsreplicator destination list"))
+            found.append(Finding(level=severity, text=f"{text}; see: {DESTINATIONS}", command=DESTINATIONS, entry=LATE))
     return found
 
 
@@ -300,7 +310,7 @@ def _find_unread(picture: Picture, now: float, wanted: Sequence[str] | None) -> 
             "its receivers must ask json-pushes for what they lack, and notices need a longer retention (docs/log.md): "
             "vcsreplicator errors list"
         )
-        yield Finding(level=Severity.CRITICAL, text=text)
+        yield Finding(level=Severity.CRITICAL, text=text, command="vcsreplicator errors list", entry=LATE)
 
 
 def _find_forked(picture: Picture, now: float, reported: Sequence[Finding]) -> list[Finding]:
@@ -327,7 +337,9 @@ def _find_forked(picture: Picture, now: float, reported: Sequence[Finding]) -> l
     times = [state.forked_at for state in forked if state.forked_at is not None]
     since = f" ({format_since(min(times), now)})" if times else ""
     names = name_paths([state.path for state in forked])
-    return [Finding(level=Severity.CRITICAL, text=f"{names} {verb} forked: {cause}{since}; {way_out}")]
+    text = f"{names} {verb} forked: {cause}{since}; {way_out}"
+    entry = "VcsreplicatorRepositoryForked"
+    return [Finding(level=Severity.CRITICAL, text=text, entry=entry, repository=forked[0].repository)]
 
 
 def _describe_silence(seen: float | None, now: float) -> str:

@@ -24,6 +24,9 @@ GIVE_BACK = "let the user of that mirror own its files (`disk` in docs/runbook.m
 _FORBIDDEN = ("Permission denied", "Operation not permitted")
 HEAL_AT_ONCE = "the mirror tries again by itself, or at once"
 
+# Headings of the runbook.
+QUIET, BEHIND, REASONS = "VcsreplicatorMirrorSilent", "VcsreplicatorMirrorBehind", "Reasons of detached repositories"
+
 # One of these is in the text of a trouble if the disk is full.
 _FULL = ("disk is full", "No space left on device", "Disk quota exceeded")
 
@@ -37,15 +40,17 @@ def find_mirror_troubles(picture: Picture, now: float, warn: int, critical: int)
         if late:
             since = format_since(min(picture.lacks_since(name, state, now) for state in late), now)
             paths = name_paths([state.path for state in late])
-            text = f"mirror {name} makes no progress on {paths} ({since}); see: {name_trace(late[0])}"
-            found.append(Finding(level=Severity.WARNING, text=text))
+            command = name_trace(late[0])
+            text = f"mirror {name} makes no progress on {paths} ({since}); see: {command}"
+            about = {"mirror": name, "repository": late[0].repository}
+            found.append(Finding(level=Severity.WARNING, text=text, command=command, entry=BEHIND, **about))
         found += _find_behind(picture, name, lags[name], now, warn, critical)
         beat = picture.heartbeats.get(name)
         if beat is not None and beat.trouble:
             since = ""
             if beat.trouble_since is not None:
                 since = f" ({format_since(now - picture.measure_since(name, beat.trouble_since, now), now)})"
-            found.append(Finding(level=Severity.CRITICAL, text=_describe_unwritable(name, beat.trouble, since)))
+            found.append(_find_unwritable(name, beat.trouble, since))
     return found
 
 
@@ -58,26 +63,32 @@ def _find_silent(picture: Picture, name: str, now: float) -> Finding:
     since = format_since(picture.seen(name), now) if picture.seen(name) else "since it was added"
     if mirror is None or mirror.role is rosters.MirrorRole.BACKUP:
         return Finding(
-            level=Severity.WARNING, text=f"mirror {name} is silent {since}; it is a backup, so no notice waits for it"
+            level=Severity.WARNING,
+            text=f"mirror {name} is silent {since}; it is a backup, so no notice waits for it",
+            entry=QUIET,
+            mirror=name,
         )
     gated = [state for state in picture.waiting() if mirror.gates(state.repository, state.path)]
     held = sum(state.seq - state.noticed for state in gated)
-    way_out = f"start it: systemctl start vcsreplicator-mirror@{name}, or: vcsreplicator roster deactivate {name} --yes"
-    return Finding(
-        level=Severity.CRITICAL, text=f"mirror {name} is silent {since} and holds back notices ({held} wait); {way_out}"
-    )
+    start = f"systemctl start vcsreplicator-mirror@{name}"
+    way_out = f"start it: {start}, or: vcsreplicator roster deactivate {name} --yes"
+    text = f"mirror {name} is silent {since} and holds back notices ({held} wait); {way_out}"
+    return Finding(level=Severity.CRITICAL, text=text, command=start, entry=QUIET, mirror=name)
 
 
-def _describe_unwritable(name: str, trouble: str, since: str) -> str:
+def _find_unwritable(name: str, trouble: str, since: str) -> Finding:
     """Describe a mirror that cannot write its notes, and the remedy.
 
     If their folder was removed, only a restart helps.
     """
     see = "see `disk` in docs/runbook.md"
     if any(sign in trouble for sign in _FULL):
-        return f"mirror {name} cannot write to its disk, make room there: {trouble}{since}; {see}"
-    step = f"restore that folder, or make it writable, then: systemctl restart vcsreplicator-mirror@{name}"
-    return f"mirror {name} cannot write to its disk: {trouble}{since}; {step}; {see}"
+        text = f"mirror {name} cannot write to its disk, make room there: {trouble}{since}; {see}"
+        return Finding(level=Severity.CRITICAL, text=text, entry=REASONS, mirror=name)
+    restart = f"systemctl restart vcsreplicator-mirror@{name}"
+    step = f"restore that folder, or make it writable, then: {restart}"
+    text = f"mirror {name} cannot write to its disk: {trouble}{since}; {step}; {see}"
+    return Finding(level=Severity.CRITICAL, text=text, command=restart, entry=REASONS, mirror=name)
 
 
 def _find_behind(picture: Picture, name: str, lacks: MirrorLags, now: float, warn: int, critical: int) -> list[Finding]:
@@ -96,7 +107,9 @@ def _find_behind(picture: Picture, name: str, lacks: MirrorLags, now: float, war
     )
     if beat is not None and beat.oldest is not None and beat.oldest <= known:
         since = f"the oldest {format_since(beat.oldest, now)}"
-    return [describe_lag(f"mirror {name}", f"{lag} events", since, name_trace(worst), is_critical=lag >= critical)]
+    about = {"mirror": name, "repository": worst.repository, "entry": BEHIND}
+    is_critical = lag >= critical
+    return [describe_lag(f"mirror {name}", f"{lag} events", since, name_trace(worst), is_critical=is_critical, **about)]
 
 
 def find_refused_rules(picture: Picture) -> list[Finding]:
@@ -108,9 +121,9 @@ def find_refused_rules(picture: Picture) -> list[Finding]:
         bad = refused((*mirror.rules.include, *mirror.rules.exclude))
         for rule, problem in bad.items():
             text = f"mirror {mirror.name}: rule {rule[:200]!r} leaves nothing out, because it cannot be evaluated: {problem}"
-            found.append(
-                Finding(level=Severity.WARNING, text=f"{text}; give it other rules: {_rules_command(mirror, bad)}")
-            )
+            command = _rules_command(mirror, bad)
+            text = f"{text}; give it other rules: {command}"
+            found.append(Finding(level=Severity.WARNING, text=text, command=command, mirror=mirror.name))
     return found
 
 
@@ -131,7 +144,9 @@ def find_detached(picture: Picture, ack: Ack, now: float) -> Finding:
     step = HEAL_STEPS.get(ack.detached or "", HEAL_AT_ONCE)
     if ack.detached == Reason.DISK and any(sign in (ack.note or "") for sign in _FORBIDDEN):
         step = GIVE_BACK
-    return Finding(level=Severity.WARNING, text=f"{text}; {step}: vcsreplicator heal {ack.mirror} {shlex.quote(where)}")
+    command = f"vcsreplicator heal {ack.mirror} {shlex.quote(where)}"
+    about = {"mirror": ack.mirror, "repository": ack.repository}
+    return Finding(level=Severity.WARNING, text=f"{text}; {step}: {command}", command=command, entry=REASONS, **about)
 
 
 def describe_detached(picture: Picture, ack: Ack, now: float) -> str:
@@ -151,6 +166,8 @@ def find_removed(picture: Picture, now: float) -> list[Finding]:
             text=f"mirror {name} runs although it was removed from the roster, so no notice waits for it and its clients may lack "
             f"what is announced; stop it: systemctl disable --now vcsreplicator-mirror@{name}, "
             f"or: vcsreplicator roster add {name}",
+            command=f"systemctl disable --now vcsreplicator-mirror@{name}",
+            mirror=name,
         )
         for name in picture.removed()
         if name not in gone
@@ -168,7 +185,8 @@ def find_unlisted(picture: Picture, now: float, named: Collection[str]) -> tuple
     for name in sorted(set(named) - listed):
         text = f"is not in the roster, so no notice waits for it; to add it: vcsreplicator roster add {name}"
         if picture.runs(name, now):
-            found.append(Finding(level=Severity.WARNING, text=f"mirror {name} runs and {text}"))
+            text, command = f"mirror {name} runs and {text}", f"vcsreplicator roster add {name}"
+            found.append(Finding(level=Severity.WARNING, text=text, command=command, mirror=name))
         else:
             notes.append(f"section [mirror.{name}] of the file {text}")
     return found, tuple(notes)

@@ -22,7 +22,7 @@ def find_topics(picture: Picture, now: float) -> Iterator[Finding]:
         text = f"the log lacks the {some} {', '.join(missing)}; run: vcsreplicator topics create"
         if EVENTS in missing:
             text += " (with the --partitions of its first creation, if not 16)"
-        yield Finding(level=Severity.CRITICAL, text=text)
+        yield Finding(level=Severity.CRITICAL, text=text, command="vcsreplicator topics create")
     for topic in picture.topics:
         if topic.name == EVENTS and topic.found is not None:
             yield from _find_former_counts(picture, topic.found.partitions, now)
@@ -41,7 +41,7 @@ def _find_risks(picture: Picture) -> Iterator[Finding]:
     for (setting, found, needed), names in named.items():
         which = f"topic{'' if len(names) == 1 else 's'} {', '.join(names)}"
         text = f"{which}: {setting} is {found}, must be {needed}: {RISKS[setting]}; for the remedy: vcsreplicator topics check"
-        yield Finding(level=Severity.WARNING, text=text)
+        yield Finding(level=Severity.WARNING, text=text, command="vcsreplicator topics check")
 
 
 def _find_former_counts(picture: Picture, count: int, now: float) -> Iterator[Finding]:
@@ -61,7 +61,8 @@ def _find_former_counts(picture: Picture, count: int, now: float) -> Iterator[Fi
         numbers = ", ".join(f"{name} ({found})" for name, found in former.items())
         text = f"topic {EVENTS} has {count} partitions now, and some services began with another number: {numbers}"
         way_out = "repositories stall until each of them is restarted (docs/log.md, Topics)"
-        yield Finding(level=Severity.CRITICAL, text=f"{text}; {way_out}: systemctl restart 'vcsreplicator-*'")
+        command = "systemctl restart 'vcsreplicator-*'"
+        yield Finding(level=Severity.CRITICAL, text=f"{text}; {way_out}: {command}", command=command)
 
 
 def find_topic_notes(picture: Picture) -> tuple[str, ...]:

@@ -23,17 +23,24 @@ class Severity(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something that an operator must know; `text` is one line that says what to do."""
+    """Something that an operator must know; `text` is one line that says what to do.
 
-    # The member's name is a key of `status --json` and `check --json`.
+    `command` is what to type first, and stands in the text too. `entry` is the heading of the runbook's entry. `mirror` and
+    `repository` (an id) are what it is about. The names of the members are keys of `status --json` and `check --json`.
+    """
+
     level: Severity
     text: str
+    command: str | None = None
+    entry: str | None = None
+    mirror: str | None = None
+    repository: str | None = None
 
 
-def describe_lag(who: str, what: str, since: str, command: str, *, is_critical: bool) -> Finding:
+def describe_lag(who: str, what: str, since: str, command: str, *, is_critical: bool, **members: str) -> Finding:
     """Describe a mirror or a destination that is behind."""
     severity = Severity.CRITICAL if is_critical else Severity.WARNING
-    return Finding(level=severity, text=f"{who} is {what} behind ({since}); see: {command}")
+    return Finding(level=severity, text=f"{who} is {what} behind ({since}); see: {command}", command=command, **members)
 
 
 def name_trace(state: RepositoryState) -> str:

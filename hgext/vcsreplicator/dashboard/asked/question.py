@@ -15,7 +15,7 @@ from ...words.shape import MAX_TEXT, from_json, to_json
 from ...words.version import VERSION
 
 # The format of question and answer; a dashboard answers no question of another format.
-FORMAT = 1
+FORMAT = 2
 
 # Seconds for the whole conversation.
 PATIENCE = 2.0
