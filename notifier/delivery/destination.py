@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The port of a destination, and the table of all destinations.
 
-A destination sends messages to another system and reports what became of each. It knows nothing of the log, of order or of
+A destination sends messages to another system and reports what became of each. It knows nothing of notices, of order or of
 retries: the publisher hands it one message per repository at a time, and tries again what failed. To add one, write a file with a
 settings class that has an `open`, and add an entry to `DESTINATIONS` (docs/destinations.md shows one whole).
 """
@@ -17,6 +17,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from prometheus_client import Gauge
 
+from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import SHOWN, ReplicationError, Unavailable, quote_value
 from hgext.vcsreplicator.words.streams import Stream
@@ -118,8 +119,11 @@ class DestinationSettings(Protocol):
     def patience(self) -> Patience:
         """Window and retries."""
 
-    def open(self, name: str, clock: Clock) -> Destination:
-        """Create the destination, not yet connected; raises BadConfig."""
+    def open(self, name: str, clock: Clock, log: Log) -> Destination:
+        """Create the destination, not yet connected; raises BadConfig or Unavailable.
+
+        What it must still know if its machine is lost, it keeps in the `log`, topic `notifier`.
+        """
 
 
 @runtime_checkable

@@ -68,7 +68,7 @@ class DecoderDestinationSettings:
             raise ValueError(f"types: decode has {_TYPES[0]} only")
         check_mirror_url(self.mirror_url)
 
-    def open(self, name: str, clock: Clock) -> Destination:
+    def open(self, name: str, clock: Clock, log: Log) -> Destination:
         assert self.decoder is not None
         lookup = ChangesetLookup(self.mirror_url, self.mirror_ca_file, clock, with_obsolete=True)
         place = read_place(self.decoder.input)

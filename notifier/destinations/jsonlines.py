@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.shape import absolute
@@ -33,7 +34,7 @@ class JsonLinesSettings:
     def __post_init__(self) -> None:
         absolute(self, "file")
 
-    def open(self, name: str, clock: Clock) -> Destination:
+    def open(self, name: str, clock: Clock, log: Log) -> Destination:
         return JsonLines(LineFile(self.file))
 
 
@@ -48,7 +49,7 @@ class StdoutSettings:
     start_at: str = "beginning"
     patience: Patience = PATIENCE
 
-    def open(self, name: str, clock: Clock) -> Destination:
+    def open(self, name: str, clock: Clock, log: Log) -> Destination:
         return JsonLines(StandardOutput())
 
 

@@ -37,8 +37,7 @@ _LAST_PAUSE = """SELECT kind FROM requests WHERE destination = ? AND kind IN ('p
     ORDER BY id DESC LIMIT 1"""
 _RECORD_CONDITION = """INSERT INTO conditions (destination, time, content) VALUES (?, ?, ?)
     ON CONFLICT (destination) DO UPDATE SET time = excluded.time, content = excluded.content"""
-_NUMBER = "INSERT INTO repositories (repository) VALUES (?) ON CONFLICT DO NOTHING"
-_NUMBER_OF = "SELECT number FROM repositories WHERE repository = ?"
+_FORMER_NUMBERS = "SELECT repository, number FROM repositories"
 _CONDITIONS = "SELECT destination, time, content FROM conditions ORDER BY destination"
 
 
@@ -101,13 +100,6 @@ class StateDatabase(Database):
                 return replay["read"], replay["total"]
         return None
 
-    def repository_number(self, repository: str) -> int:
-        """Return the number of a repository, durable on return.
-
-        The repository gets it at the first call; no other repository ever gets it.
-        """
-        if not (rows := self.rows(_NUMBER_OF, (repository,))):
-            self.run(_NUMBER, (repository,))
-            rows = self.rows(_NUMBER_OF, (repository,))
-        [(number,)] = rows
-        return int(number)
+    def former_numbers(self) -> dict[str, int]:
+        """Return the numbers of repositories that were kept here before the log had them."""
+        return dict(self.rows(_FORMER_NUMBERS))

@@ -77,7 +77,7 @@ class Courier:
         try:
             if missing := describe_missing(self.name, self.settings, self.log, self.notifier.state):
                 raise Unavailable(missing)
-            destination = self.settings.open(self.name, self.clock)
+            destination = self.settings.open(self.name, self.clock, self.log)
         except (BadConfig, Unavailable) as error:
             self._report_trouble(error)
             raise Unavailable(str(error)) from error

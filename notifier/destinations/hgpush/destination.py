@@ -8,8 +8,10 @@ changesets.
 import queue
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 
+from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Rejected, Unavailable
 from hgext.vcsreplicator.words.streams import Stream
@@ -21,6 +23,7 @@ from ...delivery.window import PATIENCE, Delivery, Patience
 from ...messages.pushes import QueuedPush, check_source, to_body
 from ..state import StateDatabase
 from .lookup import AT_ONCE, ChangesetLookup, check_mirror_url
+from .numbers import RepositoryNumbers
 
 # Seconds that one wait may last while lookups are under way.
 BLINK = 0.02
@@ -37,7 +40,7 @@ class HgPushSettings(QueueSettings):
 
     `source` says whose numbers the repository ids are: two senders to one queue need two. To ask for changesets,
     `mirror_url` replaces scheme and host of the public URLs; `mirror_ca_file` holds the certificate authorities for it. `state`
-    is not a key of the table: it is the notifier's, which keeps the numbers.
+    is not a key of the table: it is the notifier's, where former releases kept the numbers.
     """
 
     state: str
@@ -55,17 +58,18 @@ class HgPushSettings(QueueSettings):
         check_source(self.source)
         check_mirror_url(self.mirror_url)
 
-    def open(self, name: str, clock: Clock) -> Destination:
-        return HgPush(name, self, clock)
+    def open(self, name: str, clock: Clock, log: Log) -> Destination:
+        return HgPush(name, self, clock, log)
 
 
 class HgPush:
     """The destination `hg-push`: looks up in threads, sends in the courier's thread."""
 
-    def __init__(self, name: str, settings: HgPushSettings, clock: Clock) -> None:
+    def __init__(self, name: str, settings: HgPushSettings, clock: Clock, log: Log) -> None:
         self.settings = settings
+        with closing(StateDatabase(settings.state)) as state:
+            self._numbers = RepositoryNumbers(settings.source, log, state.former_numbers())
         self._channel = open_queue(name, settings, settings.queue, clock)
-        self._numbers = StateDatabase(settings.state)
         self._lookup = ChangesetLookup(settings.mirror_url, settings.mirror_ca_file, clock)
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="lookup")
         self._looked: queue.SimpleQueue[tuple[Delivery, Future[tuple[QueuedPush, ...]]]] = queue.SimpleQueue()
@@ -104,7 +108,7 @@ class HgPush:
         if not pushes:
             return DeliveryOutcome(number=delivery.number)
         try:
-            number = self._numbers.repository_number(message.repository)
+            number = self._numbers.number_of(message.repository)
             headers = {"source": self.settings.source, "repository": message.repo_url}
             if message.signed is not None:
                 headers["signed"] = message.signed

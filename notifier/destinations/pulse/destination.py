@@ -24,6 +24,7 @@ from typing import Any
 import structlog
 from prometheus_client import Counter
 
+from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Rejected, quote_value
 from hgext.vcsreplicator.words.records import ServiceTrouble
@@ -92,7 +93,7 @@ class PulseSettings(BrokerSettings):
             except (LookupError, ValueError, AttributeError, TypeError):
                 raise ValueError(f"cc: expected text with {{type}} or {{key}}, got {quote_value(template)}") from None
 
-    def open(self, name: str, clock: Clock) -> Destination:
+    def open(self, name: str, clock: Clock, log: Log) -> Destination:
         return Pulse(name, self, clock)
 
 

@@ -17,6 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 from botocore.handlers import add_expect_header
 from botocore.parsers import ResponseParserError
 
+from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, ReplicationError, Unavailable, quote_value
 from hgext.vcsreplicator.words.errors import Rejected as Wrong
@@ -92,7 +93,7 @@ class SnsSettings:
         """Whether SNS keeps the topic's messages in order; the name says so."""
         return self.topic_arn.endswith(".fifo")
 
-    def open(self, name: str, clock: Clock) -> Destination:
+    def open(self, name: str, clock: Clock, log: Log) -> Destination:
         return Sns(self)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import structlog
 from prometheus_client import Counter
 
+from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import ReplicationError, Unavailable
 from hgext.vcsreplicator.words.records import ServiceTrouble
@@ -36,7 +37,7 @@ logger = structlog.get_logger()
 class WebhookSettings(DeliverySettings):
     """The table of a destination of type `webhook`."""
 
-    def open(self, name: str, clock: Clock) -> Destination:
+    def open(self, name: str, clock: Clock, log: Log) -> Destination:
         return Webhooks(name, self, clock)
 
 

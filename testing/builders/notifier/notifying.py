@@ -138,7 +138,7 @@ class Scripted:
     patience: Patience = FAST
     _submitted: list[Delivery] = field(default_factory=list)
 
-    def open(self, name: str, clock: Clock) -> "Scripted":
+    def open(self, name: str, clock: Clock, log: Log) -> "Scripted":
         self._submitted = []
         return self
 

@@ -29,6 +29,7 @@ from notifier.messages.raw import NOTIFIER_TYPES, from_line, parse_uri
 from notifier.publishing.settings import read
 from notifier.services.decode.settings import DecodeSettings
 from notifier.services.edge.settings import EdgeSettings
+from testing.builders.log.memorylog import MemoryLog
 from testing.builders.notifier.decoding import decoding, records, rejects, settings_in, settled
 from testing.builders.notifier.endpoint import Endpoint, Reply, Request
 from testing.builders.notifier.notices import CREATED_AT, a_notice, an_event, node, publish, publish_pushes
@@ -261,7 +262,7 @@ def test_position_waits_for_a_mirror_that_answers(
 def test_a_lost_log_is_not_replaced_by_an_empty_one(settings: DecoderDestinationSettings, tmp_path: Path) -> None:
     lost = tmp_path / "lost.db"
     with pytest.raises(Unavailable, match="the log is missing"):
-        dataclasses.replace(settings, log=f"sqlite://{lost}").open("it", SystemClock())
+        dataclasses.replace(settings, log=f"sqlite://{lost}").open("it", SystemClock(), MemoryLog())
     assert not lost.exists()
 
 

@@ -17,6 +17,7 @@ from notifier.delivery.window import Delivery
 from notifier.destinations.jsonlines import JsonLinesSettings, StdoutSettings
 from notifier.messages.message import messages
 from notifier.messages.public import PublicSettings
+from testing.builders.log.memorylog import MemoryLog
 from testing.builders.notifier.notices import a_notice, an_event
 from testing.faults.permission import under
 
@@ -26,7 +27,7 @@ PUBLIC = PublicSettings(urls={"": "https://hg.example/"})
 
 
 def opened(file: Path) -> Destination:
-    return JsonLinesSettings(file=str(file)).open("lines", SystemClock())
+    return JsonLinesSettings(file=str(file)).open("lines", SystemClock(), MemoryLog())
 
 
 def send(destination: Destination, *seqs: int) -> list[str | None]:
@@ -213,7 +214,7 @@ def test_file_must_be_named_absolutely() -> None:
 def test_standard_output_gets_lines_and_a_full_one_is_unavailable(
     capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    output = StdoutSettings().open("lines", SystemClock())
+    output = StdoutSettings().open("lines", SystemClock(), MemoryLog())
     output.start()
     assert send(output, 1, 2) == [None, None]
     assert [json.loads(line)["sequence"] for line in capfdbinary.readouterr().out.splitlines()] == [1, 2]

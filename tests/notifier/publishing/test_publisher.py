@@ -212,7 +212,7 @@ def test_a_reject_that_the_log_refuses_is_a_line_without_a_traceback(
 
 def test_a_destination_that_cannot_be_opened_is_in_trouble_alone(log: Log, notifier: Notifier) -> None:
     class Wrong(Scripted):
-        def open(self, name: str, clock: Clock) -> Scripted:
+        def open(self, name: str, clock: Clock, log: Log) -> Scripted:
             if self.down is not None:
                 raise self.down
             return Scripted.open(self, name, clock)

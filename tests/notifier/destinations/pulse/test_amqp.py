@@ -21,6 +21,7 @@ from notifier.destinations.pulse import listener
 from notifier.destinations.pulse.destination import PulseSettings
 from notifier.destinations.pulse.listener import ListenSettings, ReceivedMessage, listen
 from notifier.messages.message import messages
+from testing.builders.log.memorylog import MemoryLog
 from testing.builders.notifier.notices import a_notice, an_event
 from testing.builders.notifier.notifying import PUBLIC
 from testing.faults.broker import (
@@ -61,7 +62,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def publisher(url: str, **more: object) -> Destination:
     settings = PulseSettings(url=url, exchange="exchange/guest/v2", confirm_timeout=0.3)
-    return replace(settings, **more).open("it", SystemClock())  # type: ignore[arg-type]
+    return replace(settings, **more).open("it", SystemClock(), MemoryLog())  # type: ignore[arg-type]
 
 
 def is_submitted(destination: Destination) -> bool:

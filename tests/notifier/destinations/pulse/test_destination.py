@@ -25,6 +25,7 @@ from notifier.destinations.pulse.message import body, payload, routing_key
 from notifier.messages.message import Message, messages
 from notifier.messages.public import PublicSettings
 from notifier.publishing.condition import PartedDestination
+from testing.builders.log.memorylog import MemoryLog
 from testing.builders.notifier.notices import a_notice, an_event, publish, publish_pushes
 from testing.builders.notifier.notifying import Notifier, Scripted
 from testing.builders.notifier.receivers import FAST, PulseReceiver
@@ -64,7 +65,7 @@ def send(destination: Destination, *what: Message, patience: float = 20.0) -> li
 
 
 def opened(settings: PulseSettings) -> Destination:
-    return settings.open("pulse", SystemClock())
+    return settings.open("pulse", SystemClock(), MemoryLog())
 
 
 # -- what is sent

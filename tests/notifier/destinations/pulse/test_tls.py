@@ -10,6 +10,7 @@ from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Unavailable
 from notifier.destinations.pulse.destination import PulseSettings
 from testing.builders.certificates import certificate
+from testing.builders.log.memorylog import MemoryLog
 from testing.services.rabbitmq import TlsRabbitMQ
 
 pytestmark = pytest.mark.processes
@@ -23,7 +24,7 @@ def settings(tls_rabbitmq: TlsRabbitMQ) -> PulseSettings:
 
 @pytest.mark.services
 def test_broker_with_a_known_certificate_is_spoken_to(settings: PulseSettings) -> None:
-    destination = settings.open("it", SystemClock())
+    destination = settings.open("it", SystemClock(), MemoryLog())
     destination.start()
     destination.close()
 
@@ -33,11 +34,11 @@ def test_broker_with_an_unknown_certificate_is_not(settings: PulseSettings, tmp_
     other = certificate(tmp_path, "other", "DNS:localhost")
     for wrong in (None, str(other)):
         with pytest.raises(Unavailable, match="certificate verify failed"):
-            replace(settings, ca_file=wrong).open("it", SystemClock()).start()
+            replace(settings, ca_file=wrong).open("it", SystemClock(), MemoryLog()).start()
 
 
 @pytest.mark.services
 def test_broker_with_a_certificate_of_another_host_is_not(settings: PulseSettings) -> None:
     elsewhere = replace(settings, url=settings.url.replace("localhost", "127.0.0.1"))
     with pytest.raises(Unavailable, match="certificate verify failed"):
-        elsewhere.open("it", SystemClock()).start()
+        elsewhere.open("it", SystemClock(), MemoryLog()).start()

@@ -26,6 +26,7 @@ from notifier.destinations.sns.message import (
 )
 from notifier.messages.message import Message, messages
 from notifier.messages.public import PublicSettings
+from testing.builders.log.memorylog import MemoryLog
 from testing.builders.notifier.endpoint import Endpoint, Reply, Request
 from testing.builders.notifier.notices import a_notice, an_event, identifier, publish_pushes
 from testing.builders.notifier.notifying import Notifier, Scripted
@@ -157,7 +158,7 @@ ANSWER_OF_SNS = b"""<ErrorResponse xmlns="http://sns.amazonaws.com/doc/2010-03-3
 def become(settings: SnsSettings, *sent: Message) -> list[ReplicationError | None]:
     """What becomes of these messages, submitted at once."""
     found: dict[int, ReplicationError | None] = {}
-    destination = settings.open("it", SystemClock())
+    destination = settings.open("it", SystemClock(), MemoryLog())
     destination.start()
     for number, message in enumerate(sent):
         destination.submit(Delivery(number=number, message=message, attempt=1))
@@ -250,7 +251,7 @@ def test_object_that_hangs_delays_no_other_message(cloud: SnsReceiver) -> None:
     hanging = [Reply(hang=hang)]
     with Endpoint(lambda request: hanging.pop() if hanging else Reply()) as bucket:
         settings = replace(cloud.settings(), s3_endpoint_url=bucket.url.removesuffix("/hook"))
-        destination = settings.open("it", SystemClock())
+        destination = settings.open("it", SystemClock(), MemoryLog())
         for number, message in enumerate(some(2)):
             destination.submit(Delivery(number=number, message=message, attempt=1))
         [first] = eventually(lambda: destination.outcomes(0.1), "the other one")

@@ -24,6 +24,7 @@ from notifier.services.guardian.requirements import CheckMark, CheckResult, Requ
 from notifier.services.guardian.sampling import Sample
 from notifier.services.guardian.settings import Deletion, GuardianSettings
 from notifier.services.guardian.watching import QueueWatch
+from testing.builders.log.memorylog import MemoryLog
 from testing.builders.notifier.notices import a_notice, an_event
 from testing.services.cache import CHECKOUT
 from testing.waiting import eventually
@@ -198,7 +199,7 @@ def publishing(guarded: Guarded, client: str, exchange: str) -> Callable[[thread
     settings = PulseSettings(url=url_of(guarded, client), exchange=exchange, cc=("type.{type}",))
 
     def publish(stop: threading.Event) -> None:
-        destination = settings.open("pulse", SystemClock())
+        destination = settings.open("pulse", SystemClock(), MemoryLog())
         while not stop.wait(0.05):
             destination.submit(Delivery(number=1, message=message, attempt=1))
             destination.outcomes(0.05)
