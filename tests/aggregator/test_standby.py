@@ -2,15 +2,11 @@
 """Aggregators that stand by for another: one works, and another takes over when it ends, is silent, or is gone."""
 
 import gc
-import os
-import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,9 +15,10 @@ from hgext.vcsreplicator.aggregator import loop, metrics, standby
 from hgext.vcsreplicator.aggregator.loading import IDENTITY
 from hgext.vcsreplicator.aggregator.session import Session
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
-from hgext.vcsreplicator.aggregator.standby import is_gone, name_process
 from hgext.vcsreplicator.aggregator.watching import Watch
 from hgext.vcsreplicator.log import PENDING, SERVICES, STATE, Log, NewRecord, topics
+from hgext.vcsreplicator.log import standby as following
+from hgext.vcsreplicator.log.standby import name_process
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.records import (
     AGGREGATOR,
@@ -172,32 +169,14 @@ def test_a_killed_aggregator_of_this_machine_is_replaced_at_once(
     log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dead = set[str]()
-    monkeypatch.setattr(standby, "is_gone", dead.__contains__)
-    monkeypatch.setattr(standby, "POLL", 0.05)
+    monkeypatch.setattr(following, "is_gone", dead.__contains__)
+    monkeypatch.setattr(following, "POLL", 0.05)
     log.append([beat_of("other/1/1/1")])
     with running(log, "one", ELSEWHERE, replace(SETTINGS, takeover_after=3600.0)):
         log.append([beat_of("other/1/1/1")])
         assert stands_by(log, "one") is True
         dead.add("other/1/1/1")
         eventually(lambda: active(log) == ELSEWHERE)
-
-
-def test_a_process_is_gone_once_it_ended_and_not_before() -> None:
-    script = (
-        "from hgext.vcsreplicator.aggregator.standby import name_process; print(name_process(), flush=True); input()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as child:
-        assert child.stdout
-        name = child.stdout.readline().strip()
-        assert f"/{child.pid}/" in name
-        assert not is_gone(name)
-        child.communicate("\n")
-    assert is_gone(name)
-    assert not is_gone(name_process())
-    assert not is_gone(ELSEWHERE)
-    assert not is_gone(f"{name_process().partition('/')[0]}/1/{os.getpid()}/1"), "of another container"
 
 
 def test_a_standby_goes_on_when_state_loses_records(log: MemoryLog) -> None:
@@ -265,7 +244,7 @@ def test_a_process_that_fails_does_not_withdraw_its_report(log: MemoryLog) -> No
 
 
 def test_states_that_another_writes_are_signs_of_it_too(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standby, "POLL", 0.1)
+    monkeypatch.setattr(following, "POLL", 0.1)
     log.append([beat_of("other/1/1/1")])
     with running(log, "one", ELSEWHERE):
         for _ in range(3):
@@ -286,14 +265,3 @@ def test_a_newer_release_that_began_meanwhile_is_not_fenced(log: MemoryLog, monk
     monkeypatch.setattr(log, "transactor", fail_once)
     with pytest.raises(BadConfig):
         standby.run(SETTINGS, log, stop=stop, ready=stop.set, host="one")
-
-
-def test_a_process_that_may_not_see_the_boot_has_a_name_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path) -> str:
-        raise FileNotFoundError(path)
-
-    seen = name_process()
-    monkeypatch.setattr(Path, "read_text", refuse)
-    assert name_process() != name_process()
-    assert not is_gone(seen)
-    assert not is_gone(name_process())

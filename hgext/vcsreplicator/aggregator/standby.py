@@ -1,37 +1,29 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """An aggregator that stands by for another, and takes over from it.
 
-Any number of processes may run with the same configuration. One works, and fences the others: which of them commits never
-depends on a clock or on this module, which only decides when to try. Silence is measured by the own monotonic clock, and only while
-the log answers. An aggregator that is fenced stands by again.
+Any number of processes may run with the same configuration. One works, and fences the others: `log.standby` decides when another
+tries to. An aggregator that is fenced stands by again.
 """
 
-import os
 import random
 import threading
-import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 
 import structlog
 
-from ..log import SERVICES, STATE, Log, NewRecord, PartitionKey
-from ..log.reports import INTERVAL, TIMEOUT
+from ..log import Log, Record
+from ..log.standby import Presence, Rival, Sign, StandbyReader, is_gone, name_process
 from ..log.table import ReadStopped, Table
 from ..words.clock import Clock, SystemClock
-from ..words.errors import Expired, Fenced, ReplicationError, Unavailable
-from ..words.records import AGGREGATOR, AGGREGATOR_KEY, AggregatorHeartbeat, ServiceReport
+from ..words.errors import Expired, Fenced, Unavailable
+from ..words.records import AGGREGATOR, AGGREGATOR_KEY, AggregatorHeartbeat
 from ..words.retry import FAILOVER
-from ..words.shape import to_json, try_json
-from ..words.version import VERSION
+from ..words.shape import try_json
 from . import loop
 from .loading import read_beat, read_state
 from .metrics import ACTIVE, clear_gauges
 from .settings import AggregatorSettings
-
-# Seconds of one wait for a heartbeat; a request to stop waits for it.
-POLL = 1.0
 
 logger = structlog.get_logger()
 
@@ -59,7 +51,8 @@ def run(
         loaded.append(clock.monotonic())
         announce()
 
-    with _Reporter(log, host, clock) as reporter:
+    ACTIVE.set(0)
+    with Presence(log, f"{AGGREGATOR_KEY}{host}", instance, clock) as presence:
         while not stop.is_set():
             state = wait_for_turn(
                 settings,
@@ -75,7 +68,8 @@ def run(
                 break
             turn = [state]
             del state  # all that the topic had: the session takes it, and lets go of it
-            reporter.set_standby(stands_by=False)
+            ACTIVE.set(1)
+            presence.report([AGGREGATOR])
             began = clock.monotonic()
             loaded.clear()
             try:
@@ -84,7 +78,8 @@ def run(
                 logger.warning("fenced", reason=str(error))
                 is_fenced, loading = True, (loaded or [clock.monotonic()])[0] - began
             clear_gauges()
-            reporter.set_standby(stands_by=True)
+            ACTIVE.set(0)
+            presence.report([])
 
 
 def wait_for_turn(
@@ -115,11 +110,13 @@ def wait_for_turn(
                 return state
             logger.info("standing by", active=beat and beat.instance)
             stands_by()
-            positions = state.positions
+            rivals = {AGGREGATOR: Rival(heard=clock.monotonic())}
+            reader = StandbyReader(log, state.positions, rivals, read_signs=_read_signs, patience=patience, clock=clock)
             del state  # all that the topic had: another aggregator may work for months
-            if not _follow(log, positions, patience, instance, stop=stop, clock=clock):
-                return None
-            return read_state(log, stop)
+            with closing(reader):
+                while not stop.is_set():
+                    if reader.find_turns():
+                        return read_state(log, stop)
         except ReadStopped:
             return None
         except (Unavailable, Expired) as error:
@@ -129,42 +126,15 @@ def wait_for_turn(
     return None
 
 
-def _follow(
-    log: Log,
-    positions: dict[PartitionKey, int],
-    patience: float,
-    instance: str,
-    *,
-    stop: threading.Event,
-    clock: Clock,
-) -> bool:
-    """Follow heartbeats until there is no other aggregator; return False at a stop.
+def _read_signs(record: Record) -> Iterator[Sign]:
+    """Yield what a record of `state` says about the aggregator at work.
 
-    States are signs of an aggregator, too, which sends no heartbeat while it writes very many. Raises Unavailable and
-    Expired.
+    States are signs of it, too: it sends no heartbeat while it writes very many.
     """
-    heard, active = clock.monotonic(), None
-    with closing(log.reader(positions)) as reader:
-        while not stop.is_set():
-            records = reader.poll(min(POLL, patience))
-            for record in records:
-                heard = clock.monotonic()
-                beat = try_json(AggregatorHeartbeat, record.value) if record.key == AGGREGATOR else None
-                active = beat.instance if beat is not None else active
-                if beat is not None and beat.ended and active != instance:
-                    logger.info("taking over", reason="the other aggregator ended")
-                    return True
-            if not records and active is not None and is_gone(active):
-                logger.warning("taking over", reason="the process of the other aggregator is gone")
-                return True
-            silence = clock.monotonic() - heard
-            if records or silence < patience:
-                continue
-            if any(log.ends(STATE)[partition] > at for (_, partition), at in reader.positions().items()):
-                continue  # the reader is behind: what it lacks may be a heartbeat
-            logger.warning("taking over", reason=f"no heartbeat for {silence:.1f} s")
-            return True
-    return False
+    beat = try_json(AggregatorHeartbeat, record.value) if record.key == AGGREGATOR else None
+    yield Sign(AGGREGATOR, None if beat is None else beat.instance)
+    if beat is not None and beat.ended:
+        yield Sign(AGGREGATOR, beat.instance, works=False)
 
 
 def _may_work(beat: AggregatorHeartbeat) -> bool:
@@ -173,38 +143,6 @@ def _may_work(beat: AggregatorHeartbeat) -> bool:
     One of an earlier release, which does not say who it is, is fenced at once, as it always was.
     """
     return beat.instance is not None and not beat.ended and not is_gone(beat.instance)
-
-
-def name_process() -> str:
-    """Return a name of this process that no other process has, on any machine.
-
-    Where `/proc` does not show the boot, as with `ProcSubset=pid` of systemd, it is random: such a process is waited for.
-    """
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}/{os.getpid()}/{_read_start(os.getpid())}"
-    except OSError:
-        return uuid.uuid4().hex
-
-
-def is_gone(instance: str) -> bool:
-    """Return whether a process of this machine and container has ended."""
-    machine, _, process = instance.partition("/")
-    own_machine, _, own_process = name_process().partition("/")
-    space, _, process = process.partition("/")
-    if machine != own_machine or space != own_process.partition("/")[0]:
-        return False
-    pid, _, start = process.partition("/")
-    return not pid.isdecimal() or _read_start(int(pid)) != start
-
-
-def _read_start(pid: int) -> str:
-    """Return when a process started, in ticks since the boot; else nothing."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] in "ZX" else fields[19]
 
 
 def _only_once(ready: Callable[[], None]) -> Callable[[], None]:
@@ -216,47 +154,3 @@ def _only_once(ready: Callable[[], None]) -> Callable[[], None]:
             ready()
 
     return announce
-
-
-class _Reporter:
-    """Reports every INTERVAL seconds that this process runs, in a thread.
-
-    It withdraws that at a stop, not at a failure. Of two processes on one host the log has the report of either.
-    """
-
-    def __init__(self, log: Log, host: str, clock: Clock) -> None:
-        self._log, self._key, self._clock = log, f"{AGGREGATOR_KEY}{host}", clock
-        self._stands_by, self._ended = True, threading.Event()
-        self._changed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="reports", daemon=True)
-
-    def __enter__(self) -> "_Reporter":
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        self._ended.set()
-        self._changed.set()
-        self._thread.join()
-        if kind is None:
-            self._write(None)
-
-    def set_standby(self, *, stands_by: bool) -> None:
-        """Report at once whether this process works or stands by."""
-        ACTIVE.set(not stands_by)
-        if stands_by != self._stands_by:
-            self._stands_by = stands_by
-            self._changed.set()
-
-    def _run(self) -> None:
-        while not self._ended.is_set():
-            report = ServiceReport(time=self._clock.now(), version=VERSION, count=0, is_standby=self._stands_by)
-            self._write(to_json(report))
-            self._changed.wait(INTERVAL)
-            self._changed.clear()
-
-    def _write(self, value: bytes | None) -> None:
-        try:
-            self._log.append([NewRecord(topic=SERVICES, key=self._key, value=value)], timeout=TIMEOUT)
-        except ReplicationError as error:
-            logger.warning("report not written", reason=str(error))

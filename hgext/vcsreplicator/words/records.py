@@ -23,8 +23,8 @@ UNSEALED_FORMAT = 2
 # The key of the aggregator's heartbeat in topic `state`.
 AGGREGATOR = "aggregator"
 
-# The beginnings of keys in topic `services`, before the source of a relay and the name of a destination.
-RELAY_KEY, DESTINATION_KEY, AGGREGATOR_KEY = "relay ", "destination ", "aggregator "
+# The beginnings of keys in topic `services`, before the source of a relay, the name of a destination, and a host.
+RELAY_KEY, DESTINATION_KEY, AGGREGATOR_KEY, NOTIFIER_KEY = "relay ", "destination ", "aggregator ", "notifier "
 
 # The beginning of the group whose stored position is a destination's, before its name.
 DESTINATION_GROUP = "notifier-"
@@ -226,11 +226,12 @@ class ServiceTrouble:
 @extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceReport:
-    """The heartbeat of a relay, a destination or an aggregator's process.
+    """The heartbeat of a relay, a destination, or a process of an aggregator or notifier.
 
-    Topic `services`, key `relay SOURCE`, `destination NAME` or `aggregator HOST`. `count` is the number of all troubles; `troubles`
-    holds the first of them, urgent ones before others and older before newer. A relay says how many `partitions` of `events` it
-    writes to, an aggregator whether it stands by for another.
+    Topic `services`, key `relay SOURCE`, `destination NAME`, `aggregator HOST` or `notifier HOST`. `count` is the number of all
+    troubles; `troubles` holds the first of them, urgent ones before others and older before newer. A relay says how many
+    `partitions` of `events` it writes to. A process, which `instance` names, says what it works on, such as the names of
+    destinations, and whether it only stands by for others.
     """
 
     time: Time
@@ -239,6 +240,8 @@ class ServiceReport:
     troubles: tuple[ServiceTrouble, ...] = ()
     partitions: Count | None = None
     is_standby: bool = False
+    instance: str | None = None
+    works: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Processes of which one works and the others stand by.
+
+Any number of processes may run with the same configuration. The one that works has fenced the others: which of them writes never
+depends on a clock or on this module, which only decides when to try to take over. Silence is measured by the own monotonic clock,
+and only while the log answers.
+"""
+
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import structlog
+
+from ..words.clock import Clock
+from ..words.errors import ReplicationError
+from ..words.records import ServiceReport
+from ..words.shape import to_json
+from ..words.version import VERSION
+from . import SERVICES, Log, NewRecord, PartitionKey, Record
+from .reports import INTERVAL, TIMEOUT
+
+# Seconds of one wait for a heartbeat; a request to stop waits for it.
+POLL = 1.0
+
+logger = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """What a record says: this process works on what has this name, or not any more.
+
+    Without `instance` some process works on it.
+    """
+
+    name: str
+    instance: str | None
+    works: bool = True
+
+
+@dataclass(slots=True)
+class Rival:
+    """The process that works, as far as is known, and when it was `heard` last."""
+
+    heard: float
+    instance: str | None = None
+    works: bool = True
+
+    def hear(self, sign: Sign, now: float) -> None:
+        """Take a sign; that a process stopped counts only if it is the one that worked."""
+        if sign.works:
+            self.heard, self.instance, self.works = now, sign.instance or self.instance, True
+        elif sign.instance == self.instance:
+            self.works = False
+
+
+class StandbyReader:
+    """Reads the heartbeats of the processes that work on what `rivals` names."""
+
+    def __init__(
+        self,
+        log: Log,
+        positions: dict[PartitionKey, int],
+        rivals: dict[str, Rival],
+        *,
+        read_signs: Callable[[Record], Iterable[Sign]],
+        patience: float,
+        clock: Clock,
+    ) -> None:
+        self.rivals = rivals
+        self._log, self._reader, self._read_signs = log, log.reader(positions), read_signs
+        self._patience, self._clock = patience, clock
+
+    def find_turns(self) -> list[str]:
+        """Return the names that this process may take over, if heartbeats do not come.
+
+        Waits for heartbeats for up to POLL seconds. Those names are followed no longer. Raises Unavailable and Expired: make
+        another reader then, so that silence counts from its beginning.
+        """
+        records = self._reader.poll(min(POLL, self._patience))
+        now = self._clock.monotonic()
+        for record in records:
+            for sign in self._read_signs(record):
+                if sign.name in self.rivals:
+                    self.rivals[sign.name].hear(sign, now)
+        turns = {name: "no other process works" for name, rival in self.rivals.items() if not rival.works}
+        turns = turns or self._find_lost(now)
+        for name, reason in turns.items():
+            del self.rivals[name]
+            logger.warning("taking over", what=name, reason=reason)
+        return list(turns)
+
+    def _find_lost(self, now: float) -> dict[str, str]:
+        """Return on what no process works any more that did not say so, and why."""
+        named = {rival.instance for rival in self.rivals.values() if rival.instance is not None}
+        gone = {instance for instance in named if is_gone(instance)}
+        found = {name: "its process is gone" for name, rival in self.rivals.items() if rival.instance in gone}
+        if found:
+            return found
+        silent = {name: now - rival.heard for name, rival in self.rivals.items()}
+        silent = {name: seconds for name, seconds in silent.items() if seconds >= self._patience}
+        if silent and self._is_behind():
+            return {}  # what was not read yet may be a heartbeat
+        return {name: f"no heartbeat for {seconds:.1f} s" for name, seconds in silent.items()}
+
+    def _is_behind(self) -> bool:
+        positions = self._reader.positions().items()
+        return any(self._log.ends(topic)[partition] > at for (topic, partition), at in positions)
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+class Presence:
+    """Reports, in a thread, that this process runs, and on what it works.
+
+    It does so every `interval` seconds and after each change. It withdraws that at a stop, not at a failure. Of two processes on
+    one host the log has the report of either.
+    """
+
+    def __init__(self, log: Log, key: str, instance: str, clock: Clock, *, interval: float = INTERVAL) -> None:
+        self._log, self._key, self._instance, self._clock, self._interval = log, key, instance, clock, interval
+        self._works: tuple[str, ...] = ()
+        self._ended, self._changed = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="reports", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self._ended.set()
+        self._changed.set()
+        self._thread.join()
+        if kind is None:
+            self._works = ()
+            self._append(self._describe(), None)
+
+    def report(self, works: Iterable[str]) -> None:
+        """Report at once on what this process works, if that has changed."""
+        found = tuple(sorted(works))
+        if found != self._works:
+            self._works = found
+            self._changed.set()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            self._append(self._describe())
+            self._changed.wait(self._interval)
+            self._changed.clear()
+
+    def _describe(self) -> bytes:
+        works = self._works
+        return to_json(
+            ServiceReport(
+                time=self._clock.now(),
+                version=VERSION,
+                is_standby=not works,
+                instance=self._instance,
+                works=works,
+            )
+        )
+
+    def _append(self, *values: bytes | None) -> None:
+        records = [NewRecord(topic=SERVICES, key=self._key, value=value) for value in values]
+        try:
+            self._log.append(records, timeout=TIMEOUT)
+        except ReplicationError as error:
+            logger.warning("report not written", reason=str(error))
+
+
+def name_process() -> str:
+    """Return a name of this process that no other process has, on any machine.
+
+    Where `/proc` does not show the boot, as with `ProcSubset=pid` of systemd, it is random: such a process is waited for.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}/{os.getpid()}/{_read_start(os.getpid())}"
+    except OSError:
+        return uuid.uuid4().hex
+
+
+def is_gone(instance: str) -> bool:
+    """Return whether a process of this machine and container has ended."""
+    machine, _, process = instance.partition("/")
+    own_machine, _, own_process = name_process().partition("/")
+    space, _, process = process.partition("/")
+    if machine != own_machine or space != own_process.partition("/")[0]:
+        return False
+    pid, _, start = process.partition("/")
+    return not pid.isdecimal() or _read_start(int(pid)) != start
+
+
+def _read_start(pid: int) -> str:
+    """Return when a process started, in ticks since the boot; else nothing."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]
