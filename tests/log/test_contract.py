@@ -632,8 +632,15 @@ def test_positions_of_a_group_are_levels_and_may_go_back(log: Log) -> None:
     assert log.stored("group", EVENTS) == {0: 3, 2: 7}
 
 
-def test_metadata_stays_with_its_position_until_one_without_is_stored(storage: Storage, log: Log) -> None:
-    log.acknowledge("group", EVENTS, {0: 5, 2: 7}, metadata={2: "{}"})
+@pytest.mark.parametrize("is_transaction", [False, True], ids=["acknowledge", "commit"])
+def test_metadata_stays_with_its_position_until_one_without_is_stored(
+    storage: Storage, log: Log, transacting: Callable[..., Transactor], *, is_transaction: bool
+) -> None:
+    if is_transaction:
+        places = {(EVENTS, 0): 5, (EVENTS, 2): 7}
+        transacting("group").commit([], group="group", positions=places, metadata={(EVENTS, 2): "{}"})
+    else:
+        log.acknowledge("group", EVENTS, {0: 5, 2: 7}, metadata={2: "{}"})
     is_kept = not storage.url.startswith("sqlite")  # where positions go back with the records
     assert log.metadata("group", EVENTS) == ({2: "{}"} if is_kept else {})
     log.acknowledge("group", EVENTS, {2: 7})

@@ -269,11 +269,13 @@ class Transactor(Protocol):
         *,
         group: str | None = None,
         positions: Mapping[PartitionKey, int] | None = None,
+        metadata: Mapping[PartitionKey, str] | None = None,
     ) -> list[tuple[int, int]]:
         """Write all messages and store all positions of `group`, or none of them.
 
-        Returns (partition, offset) of each message. Raises Unavailable (outcome unknown), Fenced, or TooLarge, after which nothing
-        is written; the transactor must be renewed after each.
+        `metadata` is stored with positions, as by `Log.acknowledge`. A commit of nothing writes nothing, and only raises Fenced if
+        this transactor is. Returns (partition, offset) of each message. Raises Unavailable (outcome unknown), Fenced, or TooLarge,
+        after which nothing is written; the transactor must be renewed after each.
         """
 
     def expect(self, topics: Sequence[str]) -> None:

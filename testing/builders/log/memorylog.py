@@ -155,6 +155,7 @@ class MemoryLog(Log):
         messages: Sequence[NewRecord],
         group: str | None,
         positions: Mapping[TopicPartition, int],
+        metadata: Mapping[TopicPartition, str],
     ) -> list[tuple[int, int]]:
         with self._changed:
             self.check(identity, epoch)
@@ -164,6 +165,7 @@ class MemoryLog(Log):
             written = [self._append(message) for message in messages]
             for (topic, partition), position in positions.items():
                 self._stored.setdefault((group or "", topic), {})[partition] = position
+                self._metadata.setdefault((group or "", topic), {})[partition] = metadata.get((topic, partition), "")
             self._changed.notify_all()
             if fails:
                 raise Unavailable("committed, without an answer")
@@ -245,8 +247,9 @@ class MemoryTransactor:
         *,
         group: str | None = None,
         positions: Mapping[TopicPartition, int] | None = None,
+        metadata: Mapping[TopicPartition, str] | None = None,
     ) -> list[tuple[int, int]]:
-        return self._log.commit(self._identity, self._epoch, messages, group, positions or {})
+        return self._log.commit(self._identity, self._epoch, messages, group, positions or {}, metadata or {})
 
     def expect(self, topics: Sequence[str]) -> None:
         pass

@@ -62,13 +62,17 @@ class KafkaTransactor:
         *,
         group: str | None = None,
         positions: Mapping[PartitionKey, int] | None = None,
+        metadata: Mapping[PartitionKey, str] | None = None,
     ) -> list[tuple[int, int]]:
         for message in messages:
             check_message(message)
         plan = [self._broker.plan(message) for message in messages]
         for key in positions or {}:
             self._broker.check_partition(*key)
-        offsets = {self._broker.partition(*key): OffsetAndMetadata(at, "", -1) for key, at in (positions or {}).items()}
+        offsets = {
+            self._broker.partition(*key): OffsetAndMetadata(at, (metadata or {}).get(key, ""), -1)
+            for key, at in (positions or {}).items()
+        }
         if self._producer is None:
             self._refuse_newer()
             raise Unavailable(

@@ -25,6 +25,7 @@ class SqliteTransactor:
         *,
         group: str | None = None,
         positions: Mapping[PartitionKey, int] | None = None,
+        metadata: Mapping[PartitionKey, str] | None = None,
     ) -> list[tuple[int, int]]:
         return self._commit(messages, group, positions or {}, self._fence)
 
