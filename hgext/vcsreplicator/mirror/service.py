@@ -85,6 +85,8 @@ def run(settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Cal
         try:
             if not _prepare(supervisor, pool, table, own_acks, inbox, stop):
                 return
+            with _naming_folder(settings, "root", settings.root):
+                supervisor.losses.compare(own_acks)
             writer.write_again(unsealed)
             writer.start()
             namesakes.watch(inbox.put)
@@ -100,6 +102,8 @@ def run(settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Cal
             control_reader.stop()
             namesakes.stop()
             supervisor.close(DRAIN)
+        root.check()
+        supervisor.losses.end()
 
 
 def _read_log(log: Log, stop: threading.Event) -> Table | None:

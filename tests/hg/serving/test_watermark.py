@@ -4,6 +4,7 @@
 import contextlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import time
@@ -17,6 +18,7 @@ import pytest
 
 from hgext.vcsreplicator.hg.serving import views, watermark
 from hgext.vcsreplicator.log import STATE, NewRecord
+from hgext.vcsreplicator.mirror.supervision import boot
 from hgext.vcsreplicator.words.event import Tip
 from hgext.vcsreplicator.words.records import AggregatorHeartbeat
 from hgext.vcsreplicator.words.shape import to_json
@@ -256,6 +258,42 @@ def test_a_mirror_that_refuses_when_stale_waits_for_the_aggregator(bench: Bench)
             )
         with served(bench, author) as url:
             assert status(url) == 200  # without the setting
+
+
+def test_a_mirror_answers_503_after_a_power_cut_until_it_is_back(bench: Bench) -> None:
+    author = bench.author("repo")
+    author.push()
+    bench.send(author)
+    bench.release(author)
+
+    def ask(url: str) -> tuple[int, str | None]:
+        try:
+            get(url)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.headers["Retry-After"]
+        return 200, None
+
+    with bench.mirror():
+        bench.wait_served(author)
+    older = bench.folder / "older"
+    shutil.copytree(bench.where(author) / ".hg", older)
+    author.push()
+    bench.send(author)
+    bench.release(author)
+    with bench.mirror():
+        bench.wait_served(author)
+        running = boot.read(str(bench.root))
+    assert running is not None
+    shutil.rmtree(bench.where(author) / ".hg")
+    shutil.copytree(older, bench.root / "repo/.hg")
+    boot.write(str(bench.root), "another", running.lacking)
+    with served(bench, author) as url:
+        assert {ask(url), ask(url + "?cmd=capabilities")} == {(503, "5")}
+        with bench.mirror():
+            bench.wait_served(author)
+            eventually(lambda: ask(url) == ask(url + "?cmd=capabilities") == (200, None), "it answers")
+            assert json.loads(get(f"{url}json-rev/tip"))["node"] == author.tip
 
 
 def test_an_answer_states_how_long_ago_the_aggregator_was_heard(bench: Bench) -> None:

@@ -14,6 +14,7 @@ import pytest
 from mercurial import templater
 
 from hgext.vcsreplicator.hg.serving import watermark
+from hgext.vcsreplicator.mirror.supervision import boot
 from hgext.vcsreplicator.words.path import is_taken_by_pages
 from testing.builders.mirror.author import Author
 from testing.warm_hg import shared_hg
@@ -106,6 +107,17 @@ def test_the_roots_of_drafts_that_are_not_released_are_not_listed(mirror: Author
     answer = ask("/mirror?cmd=listkeys&namespace=phases")
     assert released in answer
     assert behind not in answer
+
+
+def test_a_repository_that_a_power_cut_took_is_refused_and_not_missing(ask: Ask, root: Path) -> None:
+    boot.write(str(root), boot.read_boot(), {"id": boot.Lacking("project/lost", "inc", 5)})
+    asked = {path: ask(path)[:3] for path in ("/project/lost", "/project/lost/json-pushes", "/project/never", "/known")}
+    assert asked == {
+        "/project/lost": "503",
+        "/project/lost/json-pushes": "503",
+        "/project/never": "404",
+        "/known": "200",
+    }
 
 
 def test_the_index_names_the_repositories_and_not_the_workshop(ask: Ask) -> None:

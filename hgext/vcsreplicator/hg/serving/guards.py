@@ -23,6 +23,7 @@ from mercurial.ui import ui as Ui
 
 from pushlog import seams
 
+from ...mirror.supervision import boot
 from ..pages import files
 from . import copies, refusals, watermark
 from .views import first_unreleased, held_release, is_limited, is_mirror, limited_view, register_views, shown_release
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 # Seconds of the aggregator's silence after which a mirror with `refuse-when-stale` refuses to answer.
 STALE_AFTER = 30.0
 STALE = b"this mirror does not know what is released now; please retry, or use another mirror\n"
+BEHIND = b"this mirror restores what a power cut took; please retry, or use another mirror\n"
+# Seconds after which a refused client may ask again.
+RETRY_AFTER = "5"
 # The member of a request's environment with the tag that hgweb gives its answer, if it gives one.
 _ETAG = b"vcsreplicator.etag"
 # The attribute of a repository object that answers clients: its bookmarks are those of the release.
@@ -82,14 +86,21 @@ def _serve(repo: localrepository) -> None:
 
 
 def _choose_wire_view(orig: Callable[..., bytes], repo: localrepository, accesshidden: bool) -> bytes:
-    """Choose a peer's view; Abort if it cannot be limited, or the mirror is stale."""
+    """Choose a peer's view; Abort if it cannot be limited, or the mirror must refuse."""
     view = orig(repo, accesshidden)
     if not is_mirror(repo.ui):
         return view
-    if _is_stale(repo.ui):
-        raise error.Abort(STALE.strip())
+    if (reason := _find_refusal(repo)) is not None:
+        raise error.Abort(reason.strip())
     _serve(repo)
     return limited_view(view)
+
+
+def _find_refusal(repo: localrepository) -> bytes | None:
+    """Return the line that says why nothing of a repository may be shown now."""
+    if _is_stale(repo.ui):
+        return STALE
+    return BEHIND if boot.is_behind(os.fsdecode(repo.root)) else None
 
 
 def _is_stale(ui: Ui) -> bool:
@@ -129,8 +140,9 @@ def _answer_web_request(
             limited_view(_configured_view(repo.ui, section))
     except error.Abort as problem:
         return _refuse_request(res, b"500 Internal Server Error", problem.message + b"\n")
-    if _is_stale(repo.ui):
-        return _refuse_request(res, b"503 Service Unavailable", STALE)
+    if (reason := _find_refusal(repo)) is not None:
+        res.headers[b"Retry-After"] = RETRY_AFTER.encode()
+        return _refuse_request(res, b"503 Service Unavailable", reason)
     return orig(web, req, res, repo)
 
 

@@ -28,11 +28,13 @@ from pushlog.seams import find_extension
 from pushlog.versions import factory, initialize
 from pushlog.web import bounds
 
+from ...mirror.supervision import boot
 from ...outbox.folder import refuse_repository_pipes
 from ...words.errors import BadConfig
 from .. import pages
 from ..pages import arguments, files
 from ..settings import SECTION, take_posted_arguments
+from . import guards
 from .paths import Pushes, follow_path, is_ours
 
 logger = structlog.get_logger()
@@ -157,8 +159,9 @@ def application(root: str, *, threads: int | None = None) -> Application:
         if threads is not None:
             # How many requests may wait for a push: two threads stay free, or one of two; a single thread never waits.
             environ["pushlog.waiters"] = max(threads - 2, min(threads - 1, 1))
-        unlisted = []
+        unlisted, is_lost = [], False
         for name, place, is_repository in follow_path(folder, environ.get("PATH_INFO", "")):
+            is_lost = not is_repository and (is_lost or boot.is_behind(os.fsdecode(place)))
             if is_repository and name not in hgweb.known:
                 unlisted.append((name, place))
             elif not is_repository and name in hgweb.known:
@@ -169,6 +172,9 @@ def application(root: str, *, threads: int | None = None) -> Application:
                     refuse_repository_pipes(os.fsdecode(place))
                 except OSError as problem:
                     return _refuse_unreadable(problem, environ, start_response)
+        if is_lost:
+            start_response("503 Service Unavailable", [*_PLAIN_TEXT, ("Retry-After", guards.RETRY_AFTER)])
+            return [guards.BEHIND]
         return _answer_or_refuse(hgweb.serve_more(unlisted) if unlisted else hgweb, environ, start_response)
 
     return answer

@@ -33,6 +33,7 @@ from .detached import Detachments
 from .dispatch import TaskDispatch
 from .intake import Intake
 from .life import Deed
+from .losses import PowerLosses
 from .maintenance import Maintenance
 from .startup import Startup
 from .state import State
@@ -90,6 +91,7 @@ class Supervisor:
         self.intake = Intake(state, self.control, departures, detachments)
         self.dispatch = TaskDispatch(state, pool, departures, detachments, self.maintenance)
         self.startup = Startup(state, departures, self.maintenance)
+        self.losses = PowerLosses(state)
         self._watch = WorkerWatch(state, pool)
 
     def turn(self, timeout: float) -> None:
@@ -196,6 +198,7 @@ class Supervisor:
         self._watch.check(now)
         self.readers.pass_over_stuck()
         self.control.end_doubt()
+        self.losses.look()
         self._hold_back()
         self._store_positions(now)
         self.maintenance.give_due(now)
@@ -238,6 +241,7 @@ class Supervisor:
             file_system=self._file_system,
         )
         self._writer.ack(self._settings.name, to_json(beat))
+        self.losses.renew()
         metrics.DETACHED.set(sum(following.note is not None for following in self.state.table))
         metrics.BUFFERED.set(self.state.backlog.bytes)
         self.detachments.take_up_requests()

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The file by which clients are refused what a power cut took from a mirror, until it is back.
+
+A mirror syncs nothing of what it applies, so a power cut may take events that it had acknowledged as served.
+`ROOT/~vcsreplicator.boot` says in which boot of the machine the mirror's service last compared its repositories with its acks, and
+which of them serve less since. It is a JSON object: `boot` ("" if everything is on disk, because the service synced it at its end),
+`machine`, and `lacking`, by repository: its folder below the root, and the incarnation and sequence that it served.
+
+The service writes the file, synced, before it applies anything. A server of clients reads it, so this module imports only the
+standard library. A mirror whose root has no such file, of an older release, refuses nothing.
+"""
+
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+FILE = "~vcsreplicator.boot"
+# A random text of each boot, which containers share with their machine.
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+# A boot that never is: the file is damaged.
+_DAMAGED = "damaged"
+
+# The roots that lack nothing in this boot: this process does not read their files again.
+_whole: set[str] = set()
+
+
+class Lacking(NamedTuple):
+    """A repository that serves less than `serving`, in this folder below the root."""
+
+    folder: str
+    incarnation: str
+    serving: int
+
+
+class BootMark(NamedTuple):
+    """What the file says."""
+
+    boot: str
+    machine: str
+    lacking: Mapping[str, Lacking]
+    time: float = 0.0
+
+    def is_of_this_boot(self) -> bool:
+        """Return whether no power cut may have followed.
+
+        The service of another machine or container renews the time of the file, so it counts if that is later than this boot.
+        Where the system does not say the boot, nothing is known of a power cut.
+        """
+        own = read_boot()
+        if not own or self.boot in ("", own):
+            return True
+        is_foreign = self.machine not in ("", socket.gethostname())
+        return is_foreign and 0 <= time.time() - self.time < time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def read_boot() -> str:
+    """Return the name of this boot; "" where the system does not say it."""
+    try:
+        return BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def is_behind(folder: str) -> bool:
+    """Return whether a mirror's folder may lack what the mirror acknowledged as served.
+
+    That is so below a root that was not compared since the machine's start, and for each repository that lacked something then
+    and is not served again as far. `folder` is an absolute path without links.
+    """
+    parents = [str(parent) for parent in Path(folder).parents]
+    if not _whole.isdisjoint(parents):
+        return False
+    for root in parents:
+        found = read(root)
+        if found is None:
+            continue
+        if not found.is_of_this_boot():
+            return True
+        if not found.lacking:
+            _whole.add(root)
+        return os.path.relpath(folder, root) in {each.folder for each in found.lacking.values()}
+    return False
+
+
+def read(root: str) -> BootMark | None:
+    """Read the file of a root; None if there is none.
+
+    A damaged one is of no boot, and so is refused until the service writes it again.
+    """
+    try:
+        with open(os.path.join(root, FILE), "rb") as file:
+            content, changed = file.read(), os.fstat(file.fileno()).st_mtime
+    except OSError:
+        return None
+    try:
+        found = json.loads(content)
+        lacking = {
+            name: Lacking(str(folder), str(inc), int(seq)) for name, (folder, inc, seq) in found["lacking"].items()
+        }
+        return BootMark(str(found["boot"]), str(found["machine"]), lacking, changed)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return BootMark(_DAMAGED, "", {})
+
+
+def write(root: str, boot: str, lacking: Mapping[str, Lacking]) -> None:
+    """Replace the file of a root, synced; raises OSError, and then the former one stays."""
+    final = os.path.join(root, FILE)
+    content = json.dumps({"boot": boot, "machine": socket.gethostname(), "lacking": lacking})
+    with open(f"{final}.new", "w", encoding="ascii") as file:
+        file.write(f"{content}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(f"{final}.new", final)
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def sync(root: str) -> None:
+    """Bring everything on the file system of a root to disk; raises OSError."""
+    import ctypes  # no server of clients needs it
+
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
+            raise OSError(ctypes.get_errno(), "syncfs failed", root)
+    finally:
+        os.close(descriptor)
+
+
+def renew(root: str) -> None:
+    """Show by the time of the file that the service of this boot runs."""
+    os.utime(os.path.join(root, FILE))

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a power cut took from this mirror: clients are refused until it is served again."""
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+
+import structlog
+
+from ...words.records import Ack
+from . import boot
+from .boot import Lacking
+from .life import Following
+from .state import State
+
+logger = structlog.get_logger()
+
+
+class PowerLosses:
+    """Compares repositories with acks after a power cut, and keeps the file about it.
+
+    Rule: what lacked something stays in the file until it is served again, because the acks say the lower level at once.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._settings, self._table = state.settings, state.table
+        self._root = state.settings.root
+        self._lacking: dict[str, Lacking] = {}
+
+    def compare(self, acks: Mapping[str, Ack]) -> None:
+        """Write what is served less than in the acks from before the start.
+
+        Call it once repositories and states are known, and before an ack is written or an event applied. Raises OSError.
+        """
+        former = boot.read(self._root)
+        wanted = dict(former.lacking) if former else {}
+        if former is None or not former.is_of_this_boot():
+            acked = {name: Lacking("", ack.incarnation, ack.serving) for name, ack in acks.items()}
+            wanted = {**acked, **wanted}
+        self._write(self._leave_out_served(wanted))
+        if self._lacking:
+            logger.warning("less served than acknowledged, after a power cut", repositories=len(self._lacking))
+
+    def look(self) -> None:
+        """Let clients see again what is served as far as before.
+
+        While nothing lacks, this does nothing. A full disk is tried again at the next look.
+        """
+        if not self._lacking or (left := self._leave_out_served(self._lacking)) == self._lacking:
+            return
+        try:
+            self._write(left)
+        except OSError as error:
+            logger.warning("file not written", file=boot.FILE, reason=str(error))
+        if not self._lacking:
+            logger.info("all served again as acknowledged")
+
+    def renew(self) -> None:
+        """Show the web servers of other machines that this service has compared."""
+        with suppress(OSError):
+            boot.renew(self._root)
+
+    def end(self) -> None:
+        """Sync the disk and note it: the next boot has to compare nothing.
+
+        Call it once no worker is left. After an error the next boot compares.
+        """
+        try:
+            boot.sync(self._root)
+            boot.write(self._root, "", self._lacking)
+        except OSError as error:
+            logger.warning("file not written", file=boot.FILE, reason=str(error))
+
+    def _write(self, lacking: dict[str, Lacking]) -> None:
+        boot.write(self._root, boot.read_boot(), lacking)
+        self._lacking = lacking
+
+    def _leave_out_served(self, lacking: Mapping[str, Lacking]) -> dict[str, Lacking]:
+        return {
+            name: each._replace(folder=self._find_folder(following))
+            for name, each in lacking.items()
+            if (following := self._table.get(name)) is not None and _is_lacking(following, each)
+        }
+
+    def _find_folder(self, following: Following) -> str:
+        folder = following.disk.folder or self._settings.local(following.master_path)
+        return os.path.relpath(os.path.realpath(folder), os.path.realpath(self._root))
+
+
+def _is_lacking(following: Following, wanted: Lacking) -> bool:
+    """Return whether a repository serves less than it did, and than is released.
+
+    What the log lost, by its states, is waited for no more, nor the history of an incarnation that ended.
+    """
+    log = following.log
+    return log.incarnation == wanted.incarnation and following.disk.serving < min(wanted.serving, log.released)

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""After a power cut a mirror's clients are refused until they see again what the mirror had acknowledged as served."""
+
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hgext.vcsreplicator.mirror.supervision import boot
+from hgext.vcsreplicator.mirror.supervision.boot import Lacking
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A root whose service has compared everything; it is in boot "first"."""
+    monkeypatch.setattr(boot, "BOOT_ID", tmp_path / "boot")
+    monkeypatch.setattr(boot, "_whole", set())
+    (tmp_path / "boot").write_text("first\n")
+    (tmp_path / "root/project/repo").mkdir(parents=True)
+    boot.write(f"{tmp_path}/root", "first", {})
+    return tmp_path / "root"
+
+
+def restart(root: Path) -> None:
+    """Start the machine again."""
+    (root.parent / "boot").write_text("second\n")
+    boot._whole.clear()
+
+
+def refused(root: Path, *paths: str) -> list[bool]:
+    return [boot.is_behind(f"{root}/{path}") for path in paths]
+
+
+def test_a_mirror_refuses_clients_from_a_boot_to_its_comparison(root: Path) -> None:
+    assert refused(root, "project/repo", "other") == [False, False]
+    restart(root)
+    assert refused(root, "project/repo", "other") == [True, True]
+    boot.write(str(root), "second", {"id": Lacking("project/repo", "inc", 5)})
+    assert refused(root, "project/repo", "other", "project/repository") == [True, False, False]
+    boot.write(str(root), "second", {})
+    assert refused(root, "project/repo") == [False]
+
+
+def test_a_mirror_that_stopped_in_order_refuses_nothing_afterwards(root: Path) -> None:
+    boot.write(str(root), "", {"id": Lacking("project/repo", "inc", 5)})
+    restart(root)
+    assert refused(root, "project/repo", "other") == [True, False]
+
+
+def test_a_server_reads_the_file_once_if_nothing_lacks(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[str] = []
+    read = boot.read
+    monkeypatch.setattr(boot, "read", lambda folder: reads.append(folder) or read(folder))
+    assert refused(root, "project/repo", "project/repo", "other") == [False] * 3
+    assert reads == [f"{root}/project", str(root)]
+
+
+def test_a_server_of_another_machine_waits_for_the_service_to_live(root: Path) -> None:
+    file = root / boot.FILE
+    restart(root)
+    file.write_text(json.dumps({**json.loads(file.read_text()), "machine": f"not-{socket.gethostname()}"}))
+    before_this_boot = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) - 60
+    for at, is_refused in ((before_this_boot, True), (time.time() + 600, True), (time.time() - 1, False)):
+        boot._whole.clear()
+        os.utime(file, (at, at))
+        assert refused(root, "project/repo") == [is_refused]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b'{"boot": "first"}', b'{"boot": "", "machine": "", "lacking": {"a": 1}}']
+)
+def test_a_damaged_file_refuses_until_it_is_written_again(root: Path, content: bytes) -> None:
+    (root / boot.FILE).write_bytes(content)
+    assert refused(root, "project/repo") == [True]
+    boot.write(str(root), "first", {})
+    assert refused(root, "project/repo") == [False]
+
+
+def test_a_system_that_does_not_say_its_boot_refuses_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boot, "BOOT_ID", root / "missing")
+    assert refused(root, "project/repo") == [False]
+
+
+def test_a_root_of_an_older_release_refuses_nothing(root: Path) -> None:
+    (root / boot.FILE).unlink()
+    restart(root)
+    assert refused(root, "project/repo") == [False]
+
+
+def test_the_file_is_on_disk_before_it_has_its_name(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    for name in ("fsync", "rename"):
+        called: Any = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *at, name=name, called=called: (calls.append(name), called(*at))[1])
+    boot.write(str(root), "first", {})
+    assert calls == ["fsync", "rename", "fsync"]
