@@ -34,6 +34,7 @@ from testing.builders.aggregator.chains import Chain, identifier
 from testing.builders.log.memorylog import MemoryCopy, MemoryLog
 from testing.checks.checker import check, steps_of
 from testing.clock import HandClock
+from tests.aggregator.decisions.test_outstanding import kept, walk
 
 # Hypothesis makes a failing example smaller for up to five minutes.
 pytestmark = pytest.mark.timeout(1200)
@@ -342,6 +343,8 @@ class World(RuleBasedStateMachine):
             self.session.step(0.0)
         except (Unavailable, Expired):
             self.session = None
+        else:
+            assert kept(self.session.aggregation) == walk(self.session.aggregation)
 
     def wake_up(self, old: Session) -> None:
         """What the loop of an older service does, which may first find out that the log lost records."""

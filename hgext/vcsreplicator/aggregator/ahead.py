@@ -46,7 +46,9 @@ class AheadLevels:
                 if self._may_gate(pair):
                     self._aggregation.levels.doubt(*pair, applied, now)
             self._doubted.update(proven)
-        self._seen = {pair: at for pair, at in self._find_ahead().items() if self._doubted.get(pair) != at}
+        ahead = self._aggregation.find_outstanding().ahead.items()
+        pairs = {(mirror, name): applied for name, levels in ahead for mirror, applied in levels.items()}
+        self._seen = {pair: applied for pair, applied in pairs.items() if self._doubted.get(pair) != applied}
         self._ends = find_answered_ends(self._log, EVENTS, {self._find_partition(pair) for pair in self._seen})
 
     def count_missing(self) -> dict[str, int]:
@@ -74,17 +76,6 @@ class AheadLevels:
         partition = self._find_partition(pair)
         end = self._ends.get(partition)
         return end is not None and self._aggregation.positions.get((EVENTS, partition), -1) >= end
-
-    def _find_ahead(self) -> dict[MirrorRepository, int]:
-        """Find the levels at events that are not known."""
-        found = {}
-        for name, repository in self._aggregation.repositories.items():
-            if repository.is_refused:
-                continue
-            for mirror, ack in repository.acks.items():
-                if ack.applied and repository.standing(mirror) is Standing.AHEAD:
-                    found[mirror, name] = ack.applied
-        return found
 
     def _is_ahead(self, pair: MirrorRepository, applied: int) -> bool:
         """Return whether the event that the mirror claims to have is still not known."""

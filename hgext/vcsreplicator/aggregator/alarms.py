@@ -12,6 +12,7 @@ from ..words.clock import Silence
 from ..words.records import MIRROR_FORMAT
 from ..words.roster import MirrorState, Roster
 from .decisions.aggregation import Aggregation
+from .decisions.outstanding import Outstanding
 from .decisions.repository import Repository
 from .decisions.succession import Wait
 from .gate import ForeignRecord
@@ -94,25 +95,18 @@ class Alarm:
 
 @dataclass(slots=True, kw_only=True)
 class Waiting:
-    """The notices that wait, for which mirrors, and for how many seconds.
+    """What is outstanding, and for how many seconds.
 
-    By mirror: `lags` counts the events that it has not applied, in all repositories that it carries and is not deactivated for;
-    `unserved` counts the notices of events that it gates and does not serve yet; `silent` says how long it has sent no heartbeat.
-
-    `alone` has a number of notices for each repository that no mirror gates. `newer` has a number of events for each that waits for
-    a newer aggregator, and `broken` for each that is stalled because decisions about it failed. `held` says by repository how long
-    its first notice has been the first; `successors` says how long each waits. `forked` has the paths of forked repositories.
+    `lags` and `unserved` are those of the mirrors in the roster. By mirror, `silent` says how long it has sent no heartbeat. `held`
+    says by repository how long its first notice has been the first; `successors` says how long each waits.
     """
 
-    lags: dict[str, int]
-    unserved: dict[str, int]
+    outstanding: Outstanding
+    lags: Mapping[str, int]
+    unserved: Mapping[str, int]
     silent: Mapping[str, float]
+    held: Mapping[str, float]
     successors: Sequence[tuple[Wait, float]]
-    alone: list[int] = field(default_factory=list)
-    newer: list[int] = field(default_factory=list)
-    broken: list[int] = field(default_factory=list)
-    held: dict[str, float] = field(default_factory=dict)
-    forked: list[str] = field(default_factory=list)
 
 
 def alarms(
@@ -128,27 +122,29 @@ def alarms(
     `missing` counts, by repository, the events that only mirrors have. `unread` says why it is not known that all of
     `events` is read, and what an operator can do.
     """
-    found = [Alarm(kind=UNREAD, story=unread)] if unread else []
+    found, outstanding = [Alarm(kind=UNREAD, story=unread)] if unread else [], waiting.outstanding
     for name, seconds in waiting.silent.items():
         if seconds >= patience:
             numbers = {"seconds": round(seconds), "lag": waiting.lags[name], "held": waiting.unserved[name]}
             found.append(Alarm(kind=SILENT, mirror=name, numbers=numbers))
         if aggregation.levels.formats.get(name, MIRROR_FORMAT) < MIRROR_FORMAT:
             found.append(Alarm(kind=OLDER, mirror=name, story=OLDER_STEP))
-    if waiting.alone:
-        numbers = {"held": sum(waiting.alone), "repositories": len(waiting.alone)}
-        found.append(Alarm(kind=NO_GATING, numbers=numbers))
+    found += _alarm_counted(NO_GATING, outstanding.alone)
     found += _alarm_held(aggregation, waiting, patience)
-    for kind, events in ((NEWER, waiting.newer), (BROKEN, waiting.broken)):
-        if events:
-            found.append(Alarm(kind=kind, numbers={"held": sum(events), "repositories": len(events)}))
+    found += (*_alarm_counted(NEWER, outstanding.newer), *_alarm_counted(BROKEN, outstanding.broken))
     found += _alarm_refused(aggregation)
-    if waiting.forked:
-        paths = tuple(sorted(waiting.forked)[:NAMED])
-        found.append(Alarm(kind=FORKED, numbers={"repositories": len(waiting.forked)}, paths=paths))
+    if forked := outstanding.forked:
+        paths = tuple(sorted(forked.values())[:NAMED])
+        found.append(Alarm(kind=FORKED, numbers={"repositories": len(forked)}, paths=paths))
     found += _alarm_repositories(aggregation, LOST, "lost", aggregation.lost)
     found += _alarm_repositories(aggregation, MISSING, "missing", missing or {})
     return (*found, *_alarm_successors(aggregation, waiting, patience))
+
+
+def _alarm_counted(kind: str, events: Mapping[str, int]) -> list[Alarm]:
+    """Return the alarm about these events, counted by repository, if there are any."""
+    numbers = {"held": sum(events.values()), "repositories": len(events)}
+    return [Alarm(kind=kind, numbers=numbers)] if events else []
 
 
 def _alarm_held(aggregation: Aggregation, waiting: Waiting, patience: float) -> list[Alarm]:
@@ -276,47 +272,23 @@ def _alarm_repositories(aggregation: Aggregation, kind: str, what: str, counts: 
 
 
 def survey(aggregation: Aggregation, silence: Silence, now: float) -> Waiting:
-    """Count the events without a notice, and measure how long they have waited.
+    """Find what is outstanding, and measure how long it has been.
 
-    `silence` remembers the signs that were seen before.
+    `silence` remembers the signs that were seen before. Costs what changed and what waits.
     """
     names = [one.name for one in aggregation.roster.mirrors if one.state is not MirrorState.REMOVED]
-    waits = aggregation.succession.waits()
-    found = Waiting(
-        lags=dict.fromkeys(names, 0),
-        unserved=dict.fromkeys(names, 0),
+    waits, outstanding = aggregation.succession.waits(), aggregation.find_outstanding()
+    return Waiting(
+        outstanding=outstanding,
+        lags={name: outstanding.lags[name] for name in names},
+        unserved={name: outstanding.unserved[name] for name in names},
         silent=measure_silence(aggregation.roster, silence, now),
+        # Since the first event without a notice became the first.
+        held={name: _measure_since(silence, (name, "held"), first, now) for name, first in outstanding.firsts.items()},
         successors=[
             (each, _measure_since(silence, (each.successor.id, "waits"), each.held.since, now)) for each in waits
         ],
     )
-    for repository in aggregation.repositories.values():
-        if (state := repository.state) and state.fork and not state.deleted:
-            found.forked.append(state.path)
-        if repository.queue:
-            # Since the first event without a notice became the first.
-            first = repository.state.incarnation if repository.state else None, repository.queue[0].seq
-            found.held[repository.id] = _measure_since(silence, (repository.id, "held"), first, now)
-        if repository.newer or repository.is_stored_newer:
-            found.newer.append(len(repository.newer) + (len(repository.queue) if repository.is_stored_newer else 0))
-        for name, lag in repository.measure_lags(aggregation.roster):
-            found.lags[name] += lag
-        if repository.id in aggregation.poison.faults:
-            found.broken.append(len(repository.queue) + len(repository.newer))
-            continue
-        if not repository.queue or repository.is_refused:
-            continue
-        gating = repository.gating(aggregation.roster)
-        if not gating and not aggregation.roster.allow_empty:
-            found.alone.append(len(repository.queue))
-        for mirror in gating:
-            ack = repository.ack(mirror.name)
-            applied, serving = (ack.applied, ack.serving) if ack else (0, 0)
-            released = repository.state.released if repository.state else 0
-            found.unserved[mirror.name] += sum(
-                held.seq > (serving if held.seq <= released else applied) for held in repository.queue
-            )
-    return found
 
 
 def _measure_since(silence: Silence, key: tuple[str, str], sign: object, now: float) -> float:

@@ -204,7 +204,8 @@ class Session:
             timeout = min(timeout, max(0.0, self._first + settings.group_time - self._clock.monotonic()))
         if self._rereading:
             self._go_on_reading_again()
-        self._read_records(0.0 if aggregation.is_undecided or self._rereading else timeout)
+        has_more = aggregation.is_undecided or aggregation.is_behind or self._rereading
+        self._read_records(0.0 if has_more else timeout)
         aggregation.decide(self._take_time())
         if self._completeness.check():
             aggregation.decide(self._take_time())

@@ -114,10 +114,11 @@ class Watch:
         Writing it also shows whether another aggregator took over. It is put off while the log does not say where `state` and
         `roster` end: it would stand for notices whose state may be lost.
         """
-        now = self._clock.monotonic()
+        now, aggregation = self._clock.monotonic(), self._aggregation
         if now < self.beat_due:
+            if aggregation.is_behind:
+                aggregation.find_outstanding()
             return False
-        aggregation = self._aggregation
         self.beat_due = now + self._interval
         if now - self._renewed >= RENEW_EVERY:
             self._renewed = now

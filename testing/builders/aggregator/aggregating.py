@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -222,6 +222,20 @@ def fill(log: Log, chains: list[Chain], each: int) -> None:
     """Writes what an aggregator leaves behind that has seen `each` events of every repository and announced none."""
     for first in range(0, len(chains), 50):
         log.append([message for chain in chains[first : first + 50] for message in _left_behind(chain, each)])
+
+
+def fill_settled(log: Log, chains: list[Chain], mirrors: Sequence[str], each: int = 1) -> None:
+    """Write repositories at rest: `each` events of all are announced, and every mirror serves them."""
+    for first in range(0, len(chains), 50):
+        log.append([message for chain in chains[first : first + 50] for message in _settle(chain, mirrors, each)])
+
+
+def _settle(chain: Chain, mirrors: Sequence[str], count: int) -> Iterator[NewRecord]:
+    newest = chain.take(count)[-1]
+    state = state_of(newest, released=count, noticed=count, served_by=len(mirrors))
+    yield NewRecord(topic=STATE, key=chain.repository, value=to_json(state))
+    for name in mirrors:
+        yield NewRecord(topic=ACKS, key=f"{name}/{chain.repository}", value=to_json(chain.ack(name, count)))
 
 
 def _left_behind(chain: Chain, count: int) -> Iterator[NewRecord]:

@@ -16,6 +16,7 @@ from .levels import MirrorLevels
 from .membership import RosterMembership
 from .memory import Memory
 from .outgoing import Outgoing
+from .outstanding import Outstanding
 from .poison import Poison, blaming
 from .repository import Repository
 from .succession import Succession
@@ -97,6 +98,9 @@ class Aggregation:
         self.events.newer.sort()
         self.levels.is_loaded = True
         self.membership.survey()
+        self._memory.outstanding.note_all(self._memory.repositories)
+        while self.is_behind:
+            self.find_outstanding()
 
     def recover(self, notice: Notice) -> bool:
         """Take a notice, the oldest first; return whether it restored a state.
@@ -164,7 +168,20 @@ class Aggregation:
     @property
     def held(self) -> int:
         """The number of events without a notice."""
-        return sum(len(repository.queue) + len(repository.newer) for repository in self.repositories.values())
+        return sum(self.find_outstanding().held.values())
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether more repositories changed than `find_outstanding` looks at."""
+        return self._memory.outstanding.is_behind
+
+    def find_outstanding(self) -> Outstanding:
+        """Return what is outstanding.
+
+        Costs what changed since the last call, up to a limit: the figures of other repositories are older while it `is_behind`.
+        """
+        self._memory.outstanding.update(self.roster)
+        return self._memory.outstanding
 
     def incomplete(self) -> set[str]:
         """Return the ids of the repositories that lack events still to be announced."""

@@ -86,12 +86,14 @@ class Decisions:
                 continue  # its present state is the one in the log
             assert repository.state is not None
             repository.state = replace(repository.state, deleted=True)
+            self._memory.outstanding.note(repository)
             self._memory.output.dirty[repository.id] = repository
             self._membership.survey()
 
     def _decide(self, repository: Repository, now: float) -> bool:
         if repository.id in self._memory.poison.faults or repository.is_refused:
             return True
+        self._memory.outstanding.note(repository)
         with blaming(repository.id):
             return self._advance(repository, now)
 

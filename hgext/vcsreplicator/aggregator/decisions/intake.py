@@ -80,6 +80,7 @@ class EventIntake:
     def _keep_newer(self, repository: Repository, record: Record, *, is_again: bool = False) -> None:
         """Keep a record for a newer aggregator; a mirror's level may count now."""
         self.newer.keep(repository, record, self._memory.output, is_again=is_again)
+        self._memory.outstanding.note(repository)
         self._memory.touched[repository.id] = repository
 
     def take_again(self, record: Record, now: float) -> RecordOutcome:
@@ -157,7 +158,7 @@ class EventIntake:
 
         They count as announced in their turn.
         """
-        repository, output = self._memory.repositories[name], self._memory.output
+        repository, output = self._memory.repository(name), self._memory.output
         lost = repository.pass_lost()
         if lost:
             text = (
@@ -264,6 +265,7 @@ class EventIntake:
             "find out which history is true, then adopt it"
         )
         repository.state = forked(state, event, record.time)
+        self._memory.outstanding.note(repository)
         self._memory.output.dirty[repository.id] = repository
         self._memory.output.reject(record, text, now, repository=repository.id)
 

@@ -105,6 +105,7 @@ class RosterMembership:
         self._memory.output.add(NewRecord(topic=ROSTER, key=rosters.KEY, value=shape.to_json(roster)))
         if changed:
             self._memory.touched.update((name, it) for name, it in self._memory.repositories.items() if it.queue)
+            self._memory.outstanding.note_all(self._memory.repositories)
             self.survey()
 
     def _forget(self, mirror: str) -> bool:

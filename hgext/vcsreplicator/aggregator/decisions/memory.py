@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from ...log import Record
 from .outgoing import Outgoing
+from .outstanding import Outstanding
 from .poison import Poison, blaming, place_of
 from .repository import Repository
 
@@ -43,6 +44,7 @@ class Memory:
     def __init__(self, positions: Mapping[tuple[str, int], int], poison: Poison) -> None:
         self.positions, self.poison = dict(positions), poison
         self.repositories: dict[str, Repository] = {}
+        self.outstanding = Outstanding(poison)
         self.touched: dict[str, Repository] = {}
         self.lost: Counter[str] = Counter()
         self.output = Outgoing(positions=dict(positions), keeps_values=poison.refused_reject is None)
@@ -52,10 +54,11 @@ class Memory:
         self.unsettled: dict[tuple[str, int], int] = {}
 
     def repository(self, name: str) -> Repository:
-        """Return the repository with this id, an empty one if it is not known."""
+        """Return the repository with this id, which may change; an empty one if it is not known."""
         found = self.repositories.get(name)
         if found is None:
             found = self.repositories[name] = Repository(name, is_refused=name in self.poison.refused)
+        self.outstanding.note(found)
         return found
 
     def batch(self, *, may_defer: bool = False) -> Outgoing:

@@ -4,10 +4,11 @@
 It has the state, the mirrors' levels, and the events that wait for their notice.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from ...log import Record
 from ...words.event import Event
@@ -16,6 +17,8 @@ from ...words.roster import Mirror, Roster
 from .arrival import Arrival, follow
 from .held import HeldEvent
 from .standing import Standing, compare, gating_at, is_applied, is_served
+
+_get_seq = attrgetter("seq")
 
 
 @dataclass(slots=True, eq=False)
@@ -76,10 +79,10 @@ class Repository:
         Events that the state calls announced need no second notice. A lost state is rebuilt from the queue: then more may be
         announced again, and nothing is forgotten.
         """
-        if self.queue and self._is_behind(max(self.queue, key=lambda held: held.seq)):
+        if self.queue and self._is_behind(max(self.queue, key=_get_seq)):
             self.state = self._state_of_queue()
         noticed, released = (self.state.noticed, self.state.released) if self.state else (0, 0)
-        self.queue = deque(sorted((held for held in self.queue if held.seq > noticed), key=lambda held: held.seq))
+        self.queue = deque(sorted((held for held in self.queue if held.seq > noticed), key=_get_seq))
         self.released = sum(held.seq <= released for held in self.queue)
         self.is_incomplete = self.state is not None and len(self.queue) < self.state.seq - noticed
         self._standings.clear()
@@ -119,7 +122,7 @@ class Repository:
 
     def fill(self, held: HeldEvent) -> None:
         """Take an event that `lacks` asked for."""
-        at = bisect_left(self.queue, held.seq, key=lambda other: other.seq)
+        at = bisect_left(self.queue, held.seq, key=_get_seq)
         assert self.state is not None
         self.queue.insert(at, held)
         self.released += held.seq <= self.state.released
@@ -159,7 +162,7 @@ class Repository:
 
         It follows each of them, because each may have left a path.
         """
-        events = [held.event for held in sorted(self.queue, key=lambda held: held.seq) if held.is_known()]
+        events = [held.event for held in sorted(self.queue, key=_get_seq) if held.is_known()]
         if not events:
             return self.state
         state, history = self.state, [event for event in events if event.incarnation == events[-1].incarnation]
@@ -187,7 +190,7 @@ class Repository:
         return None if held is None else held.event.id
 
     def _find_held(self, seq: int) -> HeldEvent | None:
-        at = bisect_left(self.queue, seq, key=lambda held: held.seq)
+        at = bisect_left(self.queue, seq, key=_get_seq)
         return self.queue[at] if at < len(self.queue) and self.queue[at].seq == seq else None
 
     def unwritten(self) -> list[HeldEvent]:
@@ -242,6 +245,21 @@ class Repository:
             unapplied = measure_lag(counting, seq=state.seq, released=0).unapplied
             if unapplied and not (ack is None and state.deleted):
                 yield mirror.name, unapplied
+
+    def count_unserved(self, mirror: str) -> int:
+        """Count the events without a notice that the mirror does not serve.
+
+        If they are not released, those that it has not applied.
+        """
+        ack = self.ack(mirror)
+        applied, serving = (ack.applied, ack.serving) if ack else (0, 0)
+        unserved = self.released - bisect_right(self.queue, serving, hi=self.released, key=_get_seq)
+        return unserved + len(self.queue) - bisect_right(self.queue, applied, lo=self.released, key=_get_seq)
+
+    def find_ahead(self) -> dict[str, int]:
+        """Find the levels at events that are not known, by mirror."""
+        levels = ((mirror, ack.applied) for mirror, ack in self.acks.items() if ack.applied)
+        return {mirror: applied for mirror, applied in levels if self.standing(mirror) is Standing.AHEAD}
 
     def take_level(self, mirror: str, ack: Ack | None) -> None:
         """Take the mirror's newest level, or the end of it."""
