@@ -41,6 +41,7 @@ SEAMS = {
         "changelog.rev": "self node",
     },
     "mercurial.cmd_impls.clone": {"clone": "ui peeropts source dest ..."},
+    "mercurial.config": {"config.read": "self path fp sections remap"},
     "mercurial.context": {"filectx._changectx.func": "self"},
     "mercurial.exchange": {
         "_pullobsolete": "pullop",

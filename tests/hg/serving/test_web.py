@@ -81,7 +81,7 @@ def ask(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             return web.stdout.readline().strip()  # type: ignore[union-attr]
 
         yield page
-        web.stdin.close()
+        web.kill()  # a test that failed may have left it waiting
 
 
 @pytest.fixture
@@ -250,6 +250,28 @@ def test_a_pipe_in_place_of_a_file_of_a_repository_holds_up_no_page(ask: Ask, ro
     os.mkfifo(file)
     assert ask("/known").startswith("500 ")
     assert f"Not a file: '{file}'" in (root.parent / "log").read_text()
+
+
+@pytest.fixture
+def piped(root: Path) -> Path:
+    """A folder with repositories that each have a pipe where Mercurial reads a file, or an hgrc that includes one."""
+    folder = root / "group"
+    for name, file in (("settings", "hgrc"), ("lost", "requires"), ("including", "hgrc")):
+        control = folder / name / ".hg"
+        subprocess.run([shared_hg(), "init", str(control.parent)], check=True)
+        (control / file).unlink(missing_ok=True)
+        os.mkfifo(folder / "pipe" if name == "including" else control / file)
+    (folder / "including/.hg/hgrc").write_text(f"%include {folder}/pipe\n")
+    return folder
+
+
+@pytest.mark.timeout(30)
+def test_a_pipe_in_a_repository_holds_up_no_list_of_repositories(piped: Path, ask: Ask, root: Path) -> None:
+    assert ask("/") == "200 ['/known/']"
+    assert ask("/group/including").startswith("500 ")
+    said = (root.parent / "log").read_text()
+    assert f"Not a file: '{piped}/settings/.hg/hgrc'" in said
+    assert f"cannot include {piped}/pipe (Not a file)" in said
 
 
 @pytest.mark.usefixtures("mirror")

@@ -24,12 +24,12 @@ from mercurial.hgweb import hgwebdir_mod, request
 from mercurial.hgweb.common import HTTP_SERVER_ERROR, ErrorResponse
 from mercurial.ui import ui as Ui
 
-from pushlog.seams import find_extension
+from pushlog.seams import find_extension, wrap
 from pushlog.versions import factory, initialize
 from pushlog.web import bounds
 
 from ...mirror.supervision import boot
-from ...outbox.folder import refuse_repository_pipes
+from ...outbox.folder import open_regular, refuse_repository_pipes
 from ...words.errors import BadConfig
 from .. import pages
 from ..pages import arguments, files
@@ -78,6 +78,14 @@ class _RepositoryFolder(hgwebdir_mod.hgwebdir):
             self.repos = [(name, place) for name, place in self.repos if not any(map(is_ours, name.split(b"/")))]
             self.known = frozenset(name for name, _ in self.repos)
 
+    def makeindex(self, req: Any, res: Any, tmpl: Any, subdir: bytes = b"") -> Any:
+        """Show a list of the repositories without those in which a pipe lies; Mercurial opens all of it."""
+        self.refresh()
+        shown = copy.copy(self)
+        shown._is_of_one_request = True
+        shown.repos = [each for each in self.repos if each[0].startswith(subdir) and _has_no_pipe(*each)]
+        return super(_RepositoryFolder, shown).makeindex(req, res, tmpl, subdir)
+
     def templater(self, req: Any, nonce: bytes | None) -> Any:
         """Return the templates of this folder's own pages, to be read when one is shown.
 
@@ -91,6 +99,24 @@ class _RepositoryFolder(hgwebdir_mod.hgwebdir):
         if (known := self._content_types.get(used)) is None:
             known = self._content_types[used] = read().render(b"mimetype", {b"encoding": used})
         return _FolderTemplates(read, known)
+
+
+def _has_no_pipe(name: bytes, place: bytes) -> bool:
+    """Return whether Mercurial can open a repository without waiting for a pipe's writer."""
+    try:
+        refuse_repository_pipes(os.fsdecode(place))
+    except OSError as problem:
+        logger.error("repository cannot be read", path=os.fsdecode(name), reason=str(problem))
+        return False
+    return True
+
+
+def _read_regular(orig: Any, self: Any, path: bytes, fp: Any = None, *rest: Any, **named: Any) -> Any:
+    """Read a file of settings, and none that it includes that is a pipe or a device."""
+    if fp is not None:
+        return orig(self, path, fp, *rest, **named)
+    with open(path, "rb", opener=open_regular) as included:
+        return orig(self, path, included, *rest, **named)
 
 
 class _FolderTemplates:
@@ -140,6 +166,7 @@ def application(root: str, *, threads: int | None = None) -> Application:
     # Also for hgrcs that do not load vcsreplicator.
     pages.hide_names()
     files.install()
+    wrap("mercurial.config", "config.read", _read_regular)
     folder = os.fsencode(os.path.realpath(root))
     try:
         hgweb = _RepositoryFolder({b"/": os.path.join(folder, b"**")})
