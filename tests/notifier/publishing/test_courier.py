@@ -939,7 +939,7 @@ def test_a_destination_that_cannot_say_which_parts_fail_reports_that(turns: Turn
 def test_what_an_operator_must_correct_is_reported_as_lasting(
     turns: Turns, monkeypatch: pytest.MonkeyPatch, error: ReplicationError, is_permanent: bool
 ) -> None:
-    def fail(self: Scripted, name: str, clock: object) -> object:
+    def fail(self: Scripted, name: str, clock: object, log: object) -> object:
         raise error
 
     monkeypatch.setattr(Scripted, "open", fail)
