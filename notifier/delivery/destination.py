@@ -138,25 +138,19 @@ class KeepingSettings(Protocol):
         """The path of the database."""
 
 
+# The beginning of the key in topic `notifier` that a destination with a database writes, before its name: the log has what it owes.
+DATABASE_KEY = "database/"
+
+
 @runtime_checkable
 class KeepingDestination(Protocol):
-    """A destination whose database says itself which position it has reached.
+    """A destination that confirms messages before they are delivered, and owes the rest."""
 
-    Its reader begins there if the log's position is newer, so that a database that was restored from a copy gets what it lacks.
-    Methods raise Unavailable.
-    """
+    def secure(self, position: int) -> int:
+        """Put into the log what is owed of messages before the position; raises Unavailable.
 
-    def read_reached(self) -> tuple[int, str | None] | None:
-        """Return the position and its mark, as recorded; None if nothing is."""
-
-    def record_reached(self, position: int, mark: str | None) -> None:
-        """Record that everything before the position is kept.
-
-        A power cut may leave an earlier record, never a later one.
+        Returns the position that may be stored: an earlier one if something before `position` may be settled in a moment.
         """
-
-    def describe_kept(self) -> str:
-        """Return what a copy may have set back, in numbers, and how to look at it."""
 
 
 def settings_class(type_name: str) -> type[DestinationSettings]:

@@ -32,7 +32,7 @@ from ..destinations.state import StateDatabase
 from ..messages.message import Message, messages
 from .condition import DestinationCondition
 from .orders import Orders
-from .reading import NoticeReader, describe_missing, group
+from .reading import NoticeReader, describe_missing, group, has_records
 from .settings import NotifierSettings
 
 # Seconds that any wait may last.
@@ -75,7 +75,8 @@ class Courier:
         the destination becomes Unavailable, so that it stops no other destination: it is reported and retried.
         """
         try:
-            if missing := describe_missing(self.name, self.settings, self.log, self.notifier.state):
+            missing = describe_missing(self.name, self.settings, self.log, self.notifier.state)
+            if missing is not None and not has_records(self.name, self.log):
                 raise Unavailable(missing)
             destination = self.settings.open(self.name, self.clock, self.log)
         except (BadConfig, Unavailable) as error:

@@ -2,8 +2,8 @@
 """The notices that one destination reads, and the position that it stores.
 
 Rules of this file: the position is stored only after everything before it is settled; a loss in the log is kept as a reject
-before the reader passes over it. A destination with a database records the position there before the log does, and begins at
-that record if it is older: a database restored from a copy gets what was accepted after the copy.
+before the reader passes over it. A destination that owes what it has confirmed puts that into the log before the position is
+stored.
 """
 
 import hashlib
@@ -18,8 +18,9 @@ from typing import Self
 import structlog
 from prometheus_client import Gauge
 
-from hgext.vcsreplicator.log import NOTICES, RENEW_EVERY, Log, Record
+from hgext.vcsreplicator.log import NOTICES, NOTIFIER, RENEW_EVERY, Log, Record
 from hgext.vcsreplicator.log.ownership import write_making
+from hgext.vcsreplicator.log.table import read_table
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Expired, MalformedEvent, ReplicationError, Rewound, Unavailable
 from hgext.vcsreplicator.words.records import DESTINATION_GROUP, UNREAD
@@ -27,7 +28,7 @@ from hgext.vcsreplicator.words.retry import FAILOVER
 from hgext.vcsreplicator.words.shape import extensible, from_json, to_json
 
 from ..clients.database import is_there
-from ..delivery.destination import KeepingDestination, KeepingSettings
+from ..delivery.destination import DATABASE_KEY, KeepingDestination, KeepingSettings
 from ..delivery.rejects import Rejects
 from ..delivery.window import Window
 from ..destinations.state import StateDatabase
@@ -77,16 +78,24 @@ def describe_missing(name: str, settings: object, log: Log, state: str) -> str |
     """Return what to do if the destination had a database, and it is missing now.
 
     A new database in its place would have no subscription, and the position would pass notices without a delivery. The destination
-    had a database if the log has its position, or the notifier's `state` a report of it. Raises BadConfig or Unavailable.
+    had a database if the log has its position, or the notifier's `state` a report of it. Only the notifier may make it again from
+    the log. Raises BadConfig or Unavailable.
     """
     if not isinstance(settings, KeepingSettings) or is_there(settings.kept_in):
         return None
+    if has_records(name, log):
+        return f"database: {settings.kept_in} is missing; start the notifier, which fills it from the log"
     if log.stored(group(name), NOTICES).get(0) is None and not _has_reported(name, state):
         return None
     return (
         f"database: {settings.kept_in} is missing, with the subscriptions and deliveries in it: mount or restore it; "
         f"to begin without them: {write_making(settings.kept_in)}"
     )
+
+
+def has_records(name: str, log: Log) -> bool:
+    """Return whether the log has what the destination's database had."""
+    return read_table(log, NOTIFIER).value(NOTIFIER, f"{DATABASE_KEY}{name}") is not None
 
 
 def _has_reported(name: str, state: str) -> bool:
@@ -116,7 +125,7 @@ class NoticeReader:
         self._name, self._log, self._clock, self._chance = name, log, clock, chance
         self._window, self._rejects, self._state = window, rejects, state
         self._keeper = keeper
-        position, mark = self._find_start(*start)
+        position, mark = start
         self._read_to = position
         self._taken: deque[NoticeMark] = deque()
         self._settled = self._unproven = self._read_mark(position, mark)
@@ -124,7 +133,7 @@ class NoticeReader:
         self._first_end = log.ends(NOTICES)[0]
         self._reader = log.reader({(NOTICES, 0): begin})
         self._untaken: deque[Record] = deque()
-        self._stored_at = float("-inf")
+        self._stored_at = self._visited_at = float("-inf")
         self._failures, self._rests_until = 0, 0.0
         self.stored, self.stored_mark = self._read_to, mark
         self._instance = f"{secrets.token_hex(8)}@{socket.gethostname()}"
@@ -165,15 +174,23 @@ class NoticeReader:
             return
         position = max(self._window.position, self.stored)
         now = self._clock.monotonic()
-        is_due = now - self._stored_at >= RENEW_EVERY
-        if not (at_once or is_due) and now - self._stored_at < self._pause_before(position):
+        is_due = at_once or now - self._stored_at >= RENEW_EVERY
+        if not is_due and now - self._visited_at < self._pause_before(position):
             return
-        if at_once or is_due:
+        self._visited_at = now
+        if is_due:
             position = self._pass_markers(position)
+        try:
+            if self._keeper is not None:
+                position = max(self.stored, self._keeper.secure(position))
+        except Unavailable as error:
+            self.rest(error)
+            return
+        if position == self.stored and not is_due:
+            return
         while self._taken and self._taken[0].offset < position:
             self._settled = self._taken.popleft()
         mark = None if self._settled is None else to_json(replace(self._settled, by=self._instance)).decode("ascii")
-        self._record_reached(position, mark)
         try:
             self._look_for_rival(now)
             metadata = {} if mark is None else {0: mark}
@@ -244,46 +261,12 @@ class NoticeReader:
         self._reader.close()
 
     def _pause_before(self, position: int) -> float:
-        """Return the seconds that must have passed since the last stored position."""
+        """Return the seconds that must have passed since a position was last to be stored."""
+        if self._keeper is not None:  # what it owes changes without a new position
+            return STORE_EVERY
         if position == self.stored:
             return RENEW_EVERY
         return STORE_EVERY if self._window.waiting else 0.0
-
-    def _find_start(self, stored: int, mark: str | None) -> tuple[int, str | None]:
-        """Return the position to begin at, and its mark.
-
-        The older of two positions counts: that in the log, and that in the destination's own database, which has its own mark, as
-        offsets mean nothing after a loss in the log. If the log's is older (a kill between the two, a log from a copy), notices
-        repeat. A database without a position, from an earlier release, is taken to be complete.
-        """
-        if self._keeper is None:
-            return stored, mark
-        reached = self._keeper.read_reached()
-        if reached is None:
-            self._keeper.record_reached(stored, mark)
-        if reached is None or reached[0] >= stored:
-            return stored, mark
-        kept = self._keeper.describe_kept()
-        logger.warning(
-            "database is older than the position",
-            position=stored,
-            reached=reached[0],
-            notices=stored - reached[0],
-            reason=f"these notices are read again; subscriptions are as they were then: {kept}",
-        )
-        return reached
-
-    def _record_reached(self, position: int, mark: str | None) -> None:
-        """Record the position in the destination's database, if it has one.
-
-        If this fails, the next start begins too early, which repeats and never skips.
-        """
-        if self._keeper is None:
-            return
-        try:
-            self._keeper.record_reached(position, mark)
-        except Unavailable as error:
-            logger.warning("reached position not recorded", reason=str(error))
 
     def _read_mark(self, position: int, stored: str | None) -> NoticeMark | None:
         """Return the newest settled notice, as stored; None if unknown or expired."""
@@ -341,7 +324,6 @@ class NoticeReader:
         )
         self._rejects.keep(reason, b"", self._read_to, None, is_counted=False)
         logger.error("log lost records", reason=reason)
-        self._record_reached(beginning, None)
         self._log.acknowledge(group(self._name), NOTICES, {0: beginning})
         self._window.go_back(beginning)
         self._taken.clear()

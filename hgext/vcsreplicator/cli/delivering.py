@@ -2,7 +2,7 @@
 """The delivery of an event to the destinations, in words.
 
 A destination's position behind a notice does not say that the message was delivered: it may have been rejected or skipped, the
-destination may have begun later, and a webhook's position moves once the delivery is on disk. So nothing here says more than its
+destination may have begun later, and a webhook's position also passes a delivery that is owed. So nothing here says more than its
 source. The module loads no code that draws on a terminal.
 """
 

@@ -2,24 +2,26 @@
 """The table of webhook deliveries, and the subscriptions that they are for.
 
 A row in `deliveries` is one message to one subscription, from the moment it is accepted until it is too old to be of interest.
-Rows are on disk before the notifier's position moves. Enqueueing a message twice adds nothing, so a repeat after a crash is
-harmless; an attempt is recorded after it ended, so a crash repeats it.
+Enqueueing a message twice adds nothing, so a repeat after a crash is harmless; an attempt is recorded after it ended, so a crash
+repeats it. `records` puts into the log what is owed, and fills the table from there.
 """
 
 import enum
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated, Any
 
+from hgext.vcsreplicator.log import LARGEST
+from hgext.vcsreplicator.words.shape import NumberRange, Time, extensible, parse
 from hgext.vcsreplicator.words.streams import event_of
 
 from ...clients.database import Database
 from ...messages.message import Message, to_text
 from . import statements as sql
 from .fairness import WaitingDelivery
-from .subscriptions import StoredSubscription, SubscriptionTable
+from .subscriptions import StoredSubscription, SubscriptionRecord, SubscriptionTable
 
 JsonObject = dict[str, Any]
 
@@ -65,6 +67,44 @@ class AttemptEnd:
     error: str | None
 
 
+@extensible
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwedDelivery:
+    """A delivery that waits or was given up. Topic `notifier`, key `owed/DESTINATION/NUMBER`.
+
+    `subscription` is its name, `message` the id, `body` the JSON that is sent.
+    """
+
+    subscription: str
+    state: DeliveryState
+    attempt: Annotated[int, NumberRange(0, 10**9)]
+    mature_at: Time
+    created_at: Time
+    finished_at: Time | None = None
+    status: int | None = None
+    error: str | None = None
+    message: str
+    replay: str
+    repository: str
+    repo_url: str
+    type: str
+    sequence: int
+    previous: str | None = None
+    body: str
+    signed: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.state not in (DeliveryState.QUEUED, DeliveryState.EXHAUSTED):
+            raise ValueError(f"state: expected queued or exhausted, got {self.state}")
+        if not isinstance(parse(self.body.encode(), "body", limit=LARGEST), dict):
+            raise ValueError("body: expected an object")
+
+    @property
+    def due(self) -> int:
+        """What the database notes of it once the log has it."""
+        return -1 if self.state is DeliveryState.EXHAUSTED else self.attempt + 1
+
+
 class Deliveries:
     """The database at `path`, made when missing; each thread opens its own.
 
@@ -73,7 +113,15 @@ class Deliveries:
 
     def __init__(self, path: str) -> None:
         self._db = Database(path, "database", sql.SCHEMA)
+        if not self._db.rows(sql.HAS_RECORDED):
+            self._add_recorded()
         self.subscriptions = SubscriptionTable(self._db)
+
+    def _add_recorded(self) -> None:
+        """Add the columns that a database of an earlier release lacks."""
+        with self._db.writing():
+            for statement in () if self._db.rows(sql.HAS_RECORDED) else sql.ADD_RECORDED:
+                self._db.run(statement)
 
     def close(self) -> None:
         self._db.close()
@@ -101,23 +149,82 @@ class Deliveries:
         [(number,)] = self._db.rows(sql.NUMBER, (message.id, replay))
         if message.signed is not None:
             self._db.run(sql.ADD_SIGNED, (number, message.signed))
+        notice = message.offset if message.replay is None else None
         for each in wanting:
-            cursor = self._db.run(sql.ADD_DELIVERY, (number, now, now, each.id))
+            cursor = self._db.run(sql.ADD_DELIVERY, (number, notice, now, now, each.id))
             if cursor.rowcount:
                 assert cursor.lastrowid is not None
                 yield WaitingDelivery(now, cursor.lastrowid, each.id, _list_orders(replay, *message.orders), 0)
 
-    def read_reached(self) -> tuple[int, str | None] | None:
-        """Return the position of which these rows are, and its mark; None if unknown."""
+    def read_reached(self) -> int:
+        """Return the position up to which this database was secured; -1 if none is known."""
         rows = self._db.rows(sql.REACHED)
-        return (int(rows[0][0]), rows[0][1]) if rows else None
+        return int(rows[0][0]) if rows else -1
 
-    def record_reached(self, position: int, mark: str | None) -> None:
-        """Record that all rows of notices before the position are here.
+    def record_reached(self, position: int) -> None:
+        """Record that all that is owed of notices before the position is secured.
 
         A power cut may leave the record before.
         """
-        self._db.run_unsynced(sql.RECORD_REACHED, (position, mark))
+        self._db.run_unsynced(sql.RECORD_REACHED, (position,))
+
+    def read_identity(self) -> str | None:
+        """Return the name by which the log knows this database; None for one of an earlier release."""
+        rows = self._db.rows(sql.IDENTITY)
+        return str(rows[0][0]) if rows else None
+
+    def list_unrecorded(self, settling_since: float, now: float, limit: int) -> list[tuple[int, OwedDelivery | None]]:
+        """List deliveries of which the log has something else: number, and None if they are settled.
+
+        Leaves out new ones since `settling_since`, which may be confirmed in a moment.
+        """
+        names = [member.name for member in fields(OwedDelivery)]
+        found = []
+        for number, due, *columns in self._db.rows(sql.UNRECORDED, (settling_since, now, limit)):
+            found.append((number, OwedDelivery(**dict(zip(names, columns, strict=True))) if due else None))
+        return found
+
+    def mark_recorded(self, recorded: Sequence[tuple[int, OwedDelivery | None]]) -> list[int]:
+        """Record that the log has these; return deliveries that are no longer here."""
+        with self._db.writing():
+            marks = [(0 if owed is None else owed.due, number) for number, owed in recorded]
+            return [mark[1] for mark in marks if not self._db.run(sql.MARK_RECORDED, mark).rowcount]
+
+    def find_held_notice(self) -> int | None:
+        """Return the first notice that the position may not pass; None if there is none."""
+        [(notice,)] = self._db.rows(sql.HELD_NOTICE)
+        return None if notice is None else int(notice)
+
+    def restore(
+        self,
+        identity: str,
+        owed: Mapping[int, OwedDelivery],
+        subscriptions: Mapping[str, SubscriptionRecord] | None = None,
+    ) -> None:
+        """Take over what the log has, all or nothing; rows that are here stay as they are.
+
+        With `subscriptions`, the database is emptied before, and has these.
+        """
+        with self._db.writing():
+            for statement in sql.CLEAR if subscriptions is not None else ():
+                self._db.run(statement)
+            for name, record in sorted((subscriptions or {}).items(), key=lambda each: each[1].created_at):
+                self.subscriptions.restore(name, record)
+            self._db.run(sql.FORGET_RECORDED)
+            for number, each in owed.items():
+                self._restore_delivery(number, each)
+            self._db.run(sql.RECORD_IDENTITY, (identity,))
+
+    def _restore_delivery(self, number: int, owed: OwedDelivery) -> None:
+        message = (owed.message, owed.replay, owed.repository, owed.repo_url, owed.type, owed.sequence, owed.previous)
+        self._db.run(sql.ADD_MESSAGE, (*message, owed.body))
+        [(row,)] = self._db.rows(sql.NUMBER, (owed.message, owed.replay))
+        if owed.signed is not None:
+            self._db.run(sql.ADD_SIGNED, (row, owed.signed))
+        times = (owed.mature_at, owed.created_at, owed.finished_at)
+        columns = (number, row, owed.state.value, owed.attempt, *times, owed.status, owed.error)
+        self._db.run(sql.RESTORE_DELIVERY, (*columns, owed.subscription, owed.created_at))
+        self._db.run(sql.MARK_RECORDED, (owed.due, number))
 
     def queued(self) -> list[WaitingDelivery]:
         """Return what waits, in the order of its arrival, but nothing that is paused."""
@@ -235,12 +342,12 @@ class Deliveries:
     def purge(self, *, delivered_before: float, failed_before: float) -> int:
         """Remove some deliveries that finished before these times; count what is gone.
 
-        Messages without a delivery are removed, too.
+        Messages without a delivery are removed, too. What the log has stays until the log has removed it.
         """
         with self._db.writing():
+            self._db.run(sql.EXPIRE, (failed_before,))
             removed = self._db.run(sql.PURGE, (DeliveryState.DELIVERED.value, delivered_before)).rowcount
-            for state in (DeliveryState.EXHAUSTED, DeliveryState.CANCELLED):
-                removed += self._db.run(sql.PURGE, (state.value, failed_before)).rowcount
+            removed += self._db.run(sql.PURGE, (DeliveryState.CANCELLED.value, failed_before)).rowcount
             removed += self._db.run(sql.PURGE_MESSAGES).rowcount
         return removed
 

@@ -23,6 +23,7 @@ from ...messages.message import Message
 from .deliveries import Deliveries
 from .dispatcher import Dispatcher
 from .filter import FilterFailed
+from .records import WebhookRecords
 from .settings import DeliverySettings
 from .subscriptions import StoredSubscription
 
@@ -38,16 +39,18 @@ class WebhookSettings(DeliverySettings):
     """The table of a destination of type `webhook`."""
 
     def open(self, name: str, clock: Clock, log: Log) -> Destination:
-        return Webhooks(name, self, clock)
+        return Webhooks(name, self, clock, log)
 
 
 class Webhooks:
     """The destination `webhook`: it writes rows, which its dispatcher delivers."""
 
-    def __init__(self, name: str, settings: WebhookSettings, clock: Clock) -> None:
+    def __init__(self, name: str, settings: WebhookSettings, clock: Clock, log: Log) -> None:
         self.name, self.clock = name, clock
         self._deliveries = Deliveries(settings.database)
+        self._records = WebhookRecords(name, log, self._deliveries, clock)
         try:
+            self._records.restore()
             self._deliveries.subscriptions.follow_file(settings.subscriptions or {}, now=clock.now())
             self._dispatcher = Dispatcher(name, settings, clock)
         except ReplicationError:
@@ -71,16 +74,8 @@ class Webhooks:
         batch, self._batch = self._batch, []
         return self._accept(batch) if batch else []
 
-    def read_reached(self) -> tuple[int, str | None] | None:
-        return self._deliveries.read_reached()
-
-    def record_reached(self, position: int, mark: str | None) -> None:
-        self._deliveries.record_reached(position, mark)
-
-    def describe_kept(self) -> str:
-        kept = self._deliveries.subscriptions.all()
-        paused = sum(each.paused_reason is not None for each in kept)
-        return f"{len(kept)} subscriptions, {paused} of them paused; compare: vcsreplicator subscription list"
+    def secure(self, position: int) -> int:
+        return self._records.secure(position)
 
     def find_troubles(self) -> Sequence[ServiceTrouble]:
         """Return which subscriptions are failing or paused.
@@ -118,6 +113,8 @@ class Webhooks:
             current = self._read_subscriptions()
             wanted = [(delivery.message, self._find_wanting(delivery.message, current)) for delivery in batch]
             self._dispatcher.take_rows(self._deliveries.enqueue(wanted, self.clock.now()))
+            if any(delivery.message.replay is not None for delivery in batch):
+                self._records.record_deliveries()  # the request of a replay ends with the last outcome, and no position waits
         except Exception as error:
             if len(batch) > 1 and not isinstance(error, ReplicationError):
                 return [outcome for delivery in batch for outcome in self._accept([delivery])]

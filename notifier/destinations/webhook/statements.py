@@ -60,7 +60,21 @@ CREATE TABLE IF NOT EXISTS reached (
     position INTEGER NOT NULL,
     mark TEXT
 );
+CREATE TABLE IF NOT EXISTS identity (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    id TEXT NOT NULL
+);
 """
+# What the log should have of a delivery. The column `recorded` is what it has: 0 nothing, else the attempts plus 1, or -1 for a
+# delivery that was given up.
+_DUE = "CASE state WHEN 'queued' THEN attempt + 1 WHEN 'exhausted' THEN -1 ELSE 0 END"
+# `notice` is the offset for which the position waits; NULL for replays, which a request waits for.
+HAS_RECORDED = "SELECT 1 FROM pragma_table_info('deliveries') WHERE name = 'recorded'"
+ADD_RECORDED = (
+    "ALTER TABLE deliveries ADD COLUMN recorded INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE deliveries ADD COLUMN notice INTEGER",
+    f"CREATE INDEX deliveries_unrecorded ON deliveries (id) WHERE recorded <> {_DUE}",
+)
 
 ADD_SUBSCRIPTION = "INSERT INTO subscriptions (name, origin, content, created_at) VALUES (?, ?, ?, ?)"
 CHANGE_SUBSCRIPTION = "UPDATE subscriptions SET content = ? WHERE id = ?"
@@ -79,15 +93,35 @@ READ_HISTORY = "SELECT time, subscription, what, who FROM history ORDER BY id DE
 LAST_PAUSE = "SELECT time FROM history WHERE subscription = ? AND what LIKE 'paused: %' ORDER BY id DESC LIMIT 1"
 LAST_HISTORY = "SELECT COALESCE(MAX(id), 0) FROM history"
 
-REACHED = "SELECT position, mark FROM reached"
-RECORD_REACHED = "INSERT OR REPLACE INTO reached (one, position, mark) VALUES (1, ?, ?)"
+REACHED = "SELECT position FROM reached"
+RECORD_REACHED = "INSERT OR REPLACE INTO reached (one, position) VALUES (1, ?)"
+IDENTITY = "SELECT id FROM identity"
+RECORD_IDENTITY = "INSERT OR REPLACE INTO identity (one, id) VALUES (1, ?)"
+
+# The members of `OwedDelivery` behind the number and what is due.
+UNRECORDED = f"""SELECT d.id, {_DUE}, s.name, d.state, d.attempt, d.mature_at, d.created_at, d.finished_at, d.status, d.error,
+    m.id, m.replay, m.repository, m.repo_url, m.type, m.sequence, m.previous, m.body, n.signed
+    FROM deliveries d JOIN messages m ON m.number = d.message JOIN subscriptions s ON s.id = d.subscription
+    LEFT JOIN signed_notices n ON n.message = m.number
+    WHERE recorded <> {_DUE}
+    AND NOT (recorded = 0 AND attempt = 0 AND state = 'queued' AND notice IS NOT NULL AND d.created_at BETWEEN ? AND ?)
+    ORDER BY d.id LIMIT ?"""
+MARK_RECORDED = "UPDATE deliveries SET recorded = ? WHERE id = ?"
+HELD_NOTICE = f"SELECT MIN(notice) FROM deliveries WHERE recorded <> {_DUE} AND recorded = 0"
+FORGET_RECORDED = "UPDATE deliveries SET recorded = 0 WHERE recorded <> 0"
+CLEAR = tuple(f"DELETE FROM {table}" for table in ("deliveries", "messages", "subscriptions", "reached"))
+RESTORE_SUBSCRIPTION = """INSERT INTO subscriptions (name, origin, content, created_at, paused_reason, failing_since)
+    VALUES (?, ?, ?, ?, ?, ?)"""
+RESTORE_DELIVERY = """INSERT OR IGNORE INTO deliveries
+    (id, subscription, message, state, attempt, mature_at, created_at, finished_at, status, error)
+    SELECT ?, id, ?, ?, ?, ?, ?, ?, ?, ? FROM subscriptions WHERE name = ? AND removed_at IS NULL AND created_at <= ?"""
 
 ADD_MESSAGE = """INSERT INTO messages (id, replay, repository, repo_url, type, sequence, previous, body)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id, replay) DO NOTHING"""
 NUMBER = "SELECT number FROM messages WHERE id = ? AND replay = ?"
 ADD_SIGNED = "INSERT OR IGNORE INTO signed_notices (message, signed) VALUES (?, ?)"
-ADD_DELIVERY = """INSERT INTO deliveries (subscription, message, state, attempt, mature_at, created_at)
-    SELECT id, ?, 'queued', 0, ?, ? FROM subscriptions WHERE id = ? AND removed_at IS NULL
+ADD_DELIVERY = """INSERT INTO deliveries (subscription, message, notice, state, attempt, mature_at, created_at)
+    SELECT id, ?, ?, 'queued', 0, ?, ? FROM subscriptions WHERE id = ? AND removed_at IS NULL
     ON CONFLICT (subscription, message) DO NOTHING"""
 QUEUED = """SELECT d.mature_at, d.id, d.subscription, d.attempt, m.replay, m.repository, m.repo_url,
     CASE m.type WHEN 'reporenamed.1' THEN json_extract(m.body, '$.data.old_repo_url') END
@@ -123,8 +157,10 @@ LAST_ERROR = """SELECT error FROM deliveries
     WHERE subscription = ? AND error IS NOT NULL ORDER BY id DESC LIMIT 1"""
 LAST_GIVEN_UP = """SELECT finished_at FROM deliveries
     WHERE subscription = ? AND error IS NOT NULL AND state = 'exhausted' ORDER BY id DESC LIMIT 1"""
+EXPIRE = """UPDATE deliveries SET state = 'cancelled' WHERE id IN
+    (SELECT id FROM deliveries WHERE state = 'exhausted' AND finished_at < ? LIMIT 500)"""
 PURGE = """DELETE FROM deliveries WHERE id IN
-    (SELECT id FROM deliveries WHERE state = ? AND finished_at < ? LIMIT 500)"""
+    (SELECT id FROM deliveries WHERE state = ? AND finished_at < ? AND recorded = 0 LIMIT 500)"""
 PURGE_MESSAGES = """DELETE FROM messages WHERE number IN (SELECT number FROM messages m
     WHERE NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.message = m.number) LIMIT 500)"""
 

@@ -2,10 +2,11 @@
 """The stored subscriptions of a webhook destination, and their history."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from hgext.vcsreplicator.words import shape
 from hgext.vcsreplicator.words.errors import BadConfig, MalformedEvent, Unavailable
+from hgext.vcsreplicator.words.shape import Time, extensible
 
 from ...clients.database import Database
 from . import statements as sql
@@ -25,6 +26,18 @@ class StoredSubscription:
     failing_since: float | None
 
 
+@extensible
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionRecord:
+    """A subscription. Topic `notifier`, key `subscription/DESTINATION/NAME`; `content` is its JSON."""
+
+    origin: str
+    content: str
+    created_at: Time
+    paused_reason: str | None = None
+    failing_since: Time | None = None
+
+
 class SubscriptionTable:
     """The subscriptions in the database of deliveries; methods raise Unavailable."""
 
@@ -38,6 +51,18 @@ class SubscriptionTable:
             StoredSubscription(**{**row, "subscription": _read_subscription(row["name"], row["subscription"])})
             for row in rows
         ]
+
+    def records(self) -> dict[str, SubscriptionRecord]:
+        """Return for the log what `all` returns, by name, also what this release cannot read."""
+        names = [member.name for member in fields(SubscriptionRecord)]
+        return {
+            name: SubscriptionRecord(**dict(zip(names, columns, strict=True)))
+            for _, name, *columns in self._db.rows(sql.SUBSCRIPTIONS)
+        }
+
+    def restore(self, name: str, record: SubscriptionRecord) -> None:
+        """Add a subscription as the log has it, within `writing`."""
+        self._db.run(sql.RESTORE_SUBSCRIPTION, (name, *(getattr(record, each.name) for each in fields(record))))
 
     def add(self, name: str, subscription: Subscription, *, origin: str, who: str, now: float) -> bool:
         """Add a subscription; return False if one of this name exists."""

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a webhook destination keeps in the log: subscriptions, and deliveries that it owes.
+
+The database is a copy of it that can be queried. Rules of this file: the log has what is owed before the position of `notices`
+passes it; a delivery that is confirmed within `SETTLES_WITHIN` needs no record, as the position waits for it; a record goes after
+its delivery is settled. So a kill, or the loss of the database, repeats what was not confirmed or not yet passed, and forgets
+nothing. One thread does all of it.
+"""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import structlog
+
+from hgext.vcsreplicator.log import LARGEST, NOTICES, NOTIFIER, Log, NewRecord, TooLarge
+from hgext.vcsreplicator.log.table import read_table
+from hgext.vcsreplicator.words.clock import Clock
+from hgext.vcsreplicator.words.errors import MalformedEvent, quote_value
+from hgext.vcsreplicator.words.records import DESTINATION_GROUP
+from hgext.vcsreplicator.words.shape import extensible, from_json, plain, to_json
+
+from ...delivery.destination import DATABASE_KEY
+from .deliveries import Deliveries, OwedDelivery
+from .subscriptions import SubscriptionRecord
+
+T = TypeVar("T")
+
+# Seconds for which the position waits for a delivery to be confirmed.
+SETTLES_WITHIN = 1.0
+# Deliveries of one append.
+BATCH = 500
+
+logger = structlog.get_logger()
+
+
+@extensible
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseRecord:
+    """The database that the records were last written from. Topic `notifier`, key `database/DESTINATION`."""
+
+    id: str
+
+
+class WebhookRecords:
+    """The records of the destination `name` in the topic `notifier`.
+
+    Subscriptions have the keys `subscription/NAME/SUBSCRIPTION`, deliveries `owed/NAME/NUMBER`. Methods raise Unavailable.
+    """
+
+    def __init__(self, name: str, log: Log, deliveries: Deliveries, clock: Clock) -> None:
+        self._name, self._log, self._deliveries, self._clock = name, log, deliveries, clock
+        self._subscriptions: dict[str, bytes] = {}
+        self._reached = -1
+
+    def restore(self) -> None:
+        """Bring the database and the log in line, at a start.
+
+        The database that the log names is at least as new as the log. Any other one, also an older copy of it, is emptied and
+        filled from the log. Where the log names none, an earlier release made the database: then all of it goes into the log.
+        Raises BadConfig if the topic is missing.
+        """
+        named, subscriptions, owed = self._read()
+        own, reached = self._deliveries.read_identity(), self._deliveries.read_reached()
+        stored = self._log.stored(f"{DESTINATION_GROUP}{self._name}", NOTICES).get(0, 0)
+        is_current = own is not None and named == own and reached >= stored
+        identity = own if own is not None and is_current else uuid.uuid4().hex
+        self._deliveries.restore(identity, owed, None if named is None or is_current else subscriptions)
+        self._subscriptions = {name: to_json(each) for name, each in subscriptions.items()}
+        self.secure(stored)
+        if identity != named:
+            key = f"{DATABASE_KEY}{self._name}"
+            self._append([NewRecord(topic=NOTIFIER, key=key, value=to_json(DatabaseRecord(id=identity)))])
+            event = "kept in the log from now on" if named is None else "database filled from the log"
+            counts = {"subscriptions": len(self._subscriptions), "queued": self._deliveries.counts().get("queued", 0)}
+            logger.info(event, destination=self._name, **counts)
+
+    def secure(self, position: int) -> int:
+        """Put into the log what is owed; return the position up to which nothing else is.
+
+        It is `position`, or that of a notice whose deliveries may be confirmed in a moment.
+        """
+        self._record_subscriptions()
+        self.record_deliveries()
+        held = self._deliveries.find_held_notice()
+        position = position if held is None else min(position, held)
+        if position != self._reached:
+            self._deliveries.record_reached(position)
+            self._reached = position
+        return position
+
+    def record_deliveries(self) -> None:
+        """Put into the log what is owed but for a moment, and remove what is settled."""
+        now, rows = self._clock.now(), BATCH
+        while rows == BATCH:
+            changed = self._deliveries.list_unrecorded(now - SETTLES_WITHIN, now, BATCH)
+            rows = len(changed)
+            if changed:
+                self._append([self._to_record(*each) for each in changed])
+                gone = self._deliveries.mark_recorded(changed)  # settled and removed meanwhile
+                self._append([self._to_record(number, None) for number in gone])
+
+    def _record_subscriptions(self) -> None:
+        records = self._deliveries.subscriptions.records()
+        known, now = self._subscriptions, {name: to_json(each) for name, each in records.items()}
+        changed = {name: now.get(name) for name in known | now if known.get(name) != now.get(name)}
+        self._append(
+            [
+                NewRecord(topic=NOTIFIER, key=f"subscription/{self._name}/{name}", value=value)
+                for name, value in changed.items()
+            ]
+        )
+        self._subscriptions = now
+
+    def _append(self, records: Sequence[NewRecord]) -> None:
+        """Append all of these, but for what the topic refuses as too large."""
+        while records:
+            try:
+                self._log.append(records)
+                return
+            except TooLarge as error:
+                refused = {each.key for each in error.records}
+                logger.error("too large for the log, and in the database alone", keys=sorted(map(str, refused)))
+                records = [record for record in records if record.key not in refused]
+
+    def _to_record(self, number: int, owed: OwedDelivery | None) -> NewRecord:
+        value = None if owed is None else to_json(owed)
+        return NewRecord(topic=NOTIFIER, key=f"owed/{self._name}/{number}", value=value)
+
+    def _read(self) -> tuple[str | None, dict[str, SubscriptionRecord], dict[int, OwedDelivery]]:
+        """Return the database that the log names, the subscriptions, and what is owed.
+
+        A record that cannot be read is logged, and stays where it is.
+        """
+        named, subscriptions, owed = None, dict[str, SubscriptionRecord](), dict[int, OwedDelivery]()
+        for (_, key), record in read_table(self._log, NOTIFIER).records.items():
+            kind, _, rest = key.partition("/")
+            destination, _, item = rest.partition("/")
+            if destination != self._name or record.value is None:
+                continue
+            try:
+                if f"{kind}/" == DATABASE_KEY:
+                    named = _read_value(DatabaseRecord, record.value).id
+                elif kind == "subscription":
+                    item.encode()
+                    subscriptions[item] = _read_value(SubscriptionRecord, record.value)
+                elif kind == "owed":
+                    owed[_read_number(item)] = _read_value(OwedDelivery, record.value)
+            except (MalformedEvent, UnicodeEncodeError) as error:
+                logger.error("record of the notifier not readable", key=key, reason=str(error))
+        return named, subscriptions, owed
+
+
+def _read_value(kind: type[T], value: bytes) -> T:
+    """Return a record.
+
+    Raises MalformedEvent, or UnicodeEncodeError for text that SQLite does not take.
+    """
+    found = from_json(kind, value, limit=LARGEST)
+    "".join(each for each in plain(found).values() if isinstance(each, str)).encode()
+    return found
+
+
+def _read_number(text: str) -> int:
+    """Return the number of a delivery; raise MalformedEvent for what is none."""
+    if not (text.isascii() and text.isdigit() and 0 < len(text) < 19):
+        raise MalformedEvent(f"expected the number of a delivery, got {quote_value(text)}")
+    return int(text)
