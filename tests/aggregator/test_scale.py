@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The aggregator's work follows what changes, not how many repositories there are."""
 
+import gc
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -139,3 +141,20 @@ def test_the_first_heartbeat_counts_what_waits_in_all_repositories(monkeypatch: 
     it.session = Session(SETTINGS, it.log, it.log.transactor(GROUP), it.clock)
     it.session.step(0.0)
     assert it.beat().held == 10
+
+
+def test_a_level_of_a_mirror_at_rest_takes_less_than_half_a_kilobyte() -> None:
+    """Ten mirrors of 100,000 repositories have a million levels."""
+    log, mirrors = MemoryLog(HandClock()), [f"mirror{number}" for number in range(10)]
+    log.create(topics())
+    fill_settled(log, [Chain(f"group/{number}") for number in range(100)], mirrors)
+    tracemalloc.start()
+    try:
+        with Session(SETTINGS, log, log.transactor(GROUP), HandClock()) as session:
+            gc.collect()
+            taken, peak = tracemalloc.get_traced_memory()
+            assert len(session.aggregation.repositories) == 100
+    finally:
+        tracemalloc.stop()
+    assert taken / 1000 < 500
+    assert peak / 1000 < 700

@@ -58,10 +58,10 @@ def load(
 
     If the log has an older roster than `written`, which this process has seen in it, that one is written again.
 
-    The records of `state` that were read before are not read again. The caller made or renewed its transactor before, so no other
-    aggregator and no earlier session commits any more. This order is needed: positions are read after `pending`. A commit between
-    the two would put an event into `pending` and the position behind it, and the event would be neither loaded nor read.
-    Partitions of `events` that do not answer have no position in what is returned.
+    The records of `state` that were read before are not read again, and are gone from it afterwards. The caller made or renewed its
+    transactor before, so no other aggregator and no earlier session commits any more. This order is needed: positions are read
+    after `pending`. A commit between the two would put an event into `pending` and the position behind it, and the event would be
+    neither loaded nor read. Partitions of `events` that do not answer have no position in what is returned.
     """
     if state is None:
         state = table = read_table(log, STATE, ROSTER, PENDING, stop=stop)  # together: each reader connects anew
@@ -88,9 +88,8 @@ def load(
     aggregation.events.cut = cut
     aggregation.events.ends = {partition: end for partition, end in known.items() if positions[EVENTS, partition] < end}
     for each, topic in ((state, STATE), (table, PENDING)):
-        for record in each.records.values():
-            if record.topic == topic:
-                _load_record(aggregation, record)
+        for place in [place for place in each.records if place[0] == topic and place[1] != AGGREGATOR]:
+            _load_record(aggregation, each.records.pop(place))
     _recover_state(aggregation, log, stop, state)
     return aggregation
 
@@ -113,7 +112,7 @@ def _read_roster(table: Table) -> Roster:
 
 def _read_rest(log: Log, table: Table, stop: threading.Event) -> Table:
     """Read the records written to the table's topics since it was read."""
-    newest = dict(table.records)
+    newest = table.records
     for record in read_records(log, table.positions, stop=stop):
         if record.key is not None:
             newest[record.topic, record.key] = record

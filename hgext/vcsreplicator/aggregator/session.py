@@ -165,25 +165,22 @@ class Session:
 
         Of a mirror with a key, the newest that it sealed counts, also behind a foreign one.
         """
-        newest: dict[str | None, Record] = {}
         foreign: dict[str | None, tuple[Record, GateVerdict]] = {}
         with closing(self._log.reader(find_beginnings(self._log, ACKS))) as reader:
             for record in read_on(self._log, reader, stop=self._stop):
                 verdict = self._gate.judge(record, self._clock.monotonic())
                 if verdict is GateVerdict.COUNTS:
-                    newest.pop(record.key, None)
-                    newest[record.key] = record
+                    # At once: a million records would be three times as large as their levels.
+                    self.aggregation.levels.take(record, self._clock.now(), self._gate.find_serial(record))
+                    self._watch.hear(record)
                     if foreign.get(record.key, (None, None))[1] is GateVerdict.REPLAYED:
                         del foreign[record.key]  # the log still had an older record of the mirror
                 elif verdict is not GateVerdict.EARLY:
                     foreign[record.key] = record, verdict
+                if self.aggregation.output.is_full:
+                    self.commit()
             positions = reader.positions()
         self._gate.end_loading()
-        for record in newest.values():
-            self.aggregation.levels.take(record, self._clock.now(), self._gate.find_serial(record))
-            self._watch.hear(record)
-            if self.aggregation.output.is_full:
-                self.commit()
         for record, verdict in foreign.values():
             self.aggregation.levels.refuse(record, verdict.reason, self._clock.now())
             if self.aggregation.output.is_full:

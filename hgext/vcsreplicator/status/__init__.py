@@ -5,6 +5,7 @@ It holds the roster, repositories, mirrors, services and their lag.
 """
 
 import difflib
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -102,7 +103,7 @@ class Picture:
             _put_record(self.states, key, RepositoryState, value)
         elif topic == ACKS and "/" in key:
             mirror, _, repository = key.partition("/")
-            _put_record(self.acks, (mirror, repository), Ack, value)
+            _put_record(self.acks, (sys.intern(mirror), sys.intern(repository)), Ack, value)
         elif topic == ACKS:
             _put_record(self.heartbeats, key, MirrorHeartbeat, value)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from .event import Event
-from .shape import Count, Time, extensible
+from .shape import Count, Time, extensible, interned
 
 # The format of the aggregator's records. An older aggregator refuses to take over: it would drop `base` and `stays` from each
 # state, and since 3 count levels that are not sealed.
@@ -52,6 +52,7 @@ class Reason(enum.StrEnum):
 
 
 @extensible
+@interned
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ack:
     """The level of a mirror in one repository. Topic `acks`, key `MIRROR/REPOSITORY`.
@@ -143,6 +144,7 @@ class FormerPath:
 
 
 @extensible
+@interned
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryState:
     """The aggregator's view of one repository. Topic `state`, key REPOSITORY.

@@ -2,6 +2,7 @@
 """The decisions of the aggregator as one object, fed with records. Pure."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from ...keys.pairs import KeyPair
 from ...log import STATE
@@ -57,7 +58,7 @@ class Aggregation:
     def load_state(self, state: RepositoryState) -> None:
         """Take a stored state; take all of them before anything is decided."""
         repository = self._memory.repository(state.repository)
-        repository.state, repository.serials = state, dict(state.serials or {})
+        repository.state, repository.serials = replace(state, serials=None), dict(state.serials or {})
         self.succession.note(state)
 
     def sign_with(self, key: KeyPair) -> None:

@@ -66,8 +66,9 @@ class MirrorLevels:
         ack = None if value is None else shape.from_json(Ack, value)
         if ack is not None and (ack.mirror, ack.repository) != (mirror, name):
             raise MalformedEvent("key and value name different mirrors or repositories")
+        mirror = mirror if ack is None else ack.mirror  # one text for all levels of the mirror
         repository = self._memory.repository(name)
-        if ack is not None and serial is None:  # nothing says that the mirror itself signed it
+        if ack is not None and ack.signature and serial is None:  # nothing says that the mirror itself signed it
             ack = replace(ack, signature=None)
         if serial is not None:
             repository.serials[mirror] = serial

@@ -5,7 +5,6 @@ It has the state, the mirrors' levels, and the events that wait for their notice
 """
 
 from bisect import bisect_left, bisect_right
-from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
@@ -35,9 +34,9 @@ class Repository:
     state: RepositoryState | None = None
     acks: dict[str, Ack] = field(default_factory=dict)
     serials: dict[str, int] = field(default_factory=dict)
-    queue: deque[HeldEvent] = field(default_factory=deque)
+    queue: list[HeldEvent] = field(default_factory=list)
     released: int = 0
-    newer: set[int] = field(default_factory=set)
+    newer: frozenset[int] | set[int] = frozenset()
     newest_at: float = 0.0
     is_stored_newer: bool = False
     is_incomplete: bool = False
@@ -46,6 +45,7 @@ class Repository:
     _newer_from: int = -1
     # For a version of the roster and a path: the mirrors that must apply its events, and the gating mirrors among them.
     _members: tuple[int, str, tuple[Mirror, ...], tuple[Mirror, ...]] = (-1, "", (), ())
+    # Of the mirrors whose level did not count when it was compared.
     _standings: dict[str, Standing] = field(default_factory=dict)
 
     @property
@@ -82,7 +82,7 @@ class Repository:
         if self.queue and self._is_behind(max(self.queue, key=_get_seq)):
             self.state = self._state_of_queue()
         noticed, released = (self.state.noticed, self.state.released) if self.state else (0, 0)
-        self.queue = deque(sorted((held for held in self.queue if held.seq > noticed), key=_get_seq))
+        self.queue = sorted((held for held in self.queue if held.seq > noticed), key=_get_seq)
         self.released = sum(held.seq <= released for held in self.queue)
         self.is_incomplete = self.state is not None and len(self.queue) < self.state.seq - noticed
         self._standings.clear()
@@ -113,6 +113,8 @@ class Repository:
     def hold_newer(self, record: Record) -> None:
         """Take a record of a newer version, or one behind it."""
         self._newer_from = min(self._newer_from, record.offset) if self.newer else record.offset
+        if not isinstance(self.newer, set):
+            self.newer = set()
         self.newer.add(record.offset)
         self._standings.clear()
 
@@ -272,9 +274,12 @@ class Repository:
     def standing(self, mirror: str) -> Standing | None:
         """Compare the mirror's level with the known events; None if it has none."""
         ack = self.acks.get(mirror)
-        if ack is not None and mirror not in self._standings:
-            self._standings[mirror] = compare(ack, self.state, len(self.newer), self._find_held)
-        return self._standings.get(mirror)
+        if ack is None or mirror in self._standings:
+            return self._standings.get(mirror)
+        found = compare(ack, self.state, len(self.newer), self._find_held)
+        if found is not Standing.COUNTS:
+            self._standings[mirror] = found
+        return found
 
     def ack(self, mirror: str) -> Ack | None:
         """Return the mirror's level, if it counts."""
@@ -391,7 +396,7 @@ class Repository:
         `last` has the newest event of each public stream, `served_by` is the number of mirrors that the notice waited for.
         """
         assert self.state is not None
-        self.queue.popleft()
+        del self.queue[0]
         self.released -= 1
         self.state = replace(self.state, roster=version, streams=last)
         self._set_levels(released=self.state.released, noticed=held.seq)
