@@ -12,7 +12,7 @@ import pytest
 from hgext.vcsreplicator.log import ACKS, Log, NewRecord, Record, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import read_table
-from hgext.vcsreplicator.mirror.namesake import Namesakes
+from hgext.vcsreplicator.mirror.namesake import Namesakes, _read_recent
 from hgext.vcsreplicator.mirror.seals import OwnSeals
 from hgext.vcsreplicator.mirror.service import _ask_until_available
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
@@ -123,6 +123,19 @@ def test_a_mirror_alone_does_not_ask_the_log_where_it_ends_at_each_beat(log: Log
     finally:
         namesakes.stop()
     assert isinstance(broken, BadConfig)
+
+
+def test_a_look_for_namesakes_passes_what_many_mirrors_ack_in_a_beat() -> None:
+    waiting = 5 * 10_000  # the seconds of a beat, and acks a second
+
+    class Reader:
+        def poll(self, timeout: float, *, limit: int = 500) -> list[None]:
+            nonlocal waiting
+            taken = min(limit, waiting)
+            waiting -= taken
+            return [None] * taken
+
+    assert len(list(_read_recent(cast(Any, Reader())))) == 50_000
 
 
 @pytest.mark.processes

@@ -15,7 +15,7 @@ Standard library only, because a push that sends its own events imports it.
 """
 
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -49,8 +49,13 @@ class Table:
         return None if record is None else record.value
 
 
-def read_table(log: Log, *topics: str, stop: threading.Event | None = None) -> Table:
-    """Read compacted topics whole.
+def read_table(
+    log: Log,
+    *topics: str,
+    stop: threading.Event | None = None,
+    keep: Callable[[str, str], bool] = lambda topic, key: True,
+) -> Table:
+    """Read compacted topics whole; hold only the records whose topic and key `keep` wants.
 
     A key whose newest record is a tombstone is absent, and so are records without a key. Records of different topics or partitions
     have no order.
@@ -58,7 +63,7 @@ def read_table(log: Log, *topics: str, stop: threading.Event | None = None) -> T
     newest: dict[tuple[str, str], Record] = {}
     with closing(log.reader(find_beginnings(log, *topics))) as reader:
         for record in read_on(log, reader, stop=stop):
-            if record.key is None:
+            if record.key is None or not keep(record.topic, record.key):
                 continue
             newest.pop((record.topic, record.key), None)
             if record.value is not None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import structlog
 
 from ..log import ACKS, Log, Reader, Record
-from ..log.table import ReadStopped, read_on
+from ..log.table import BATCH, ReadStopped, read_on
 from ..words.errors import BadConfig, Expired, Unavailable
 from ..words.records import MirrorHeartbeat
 from ..words.shape import try_json
@@ -176,7 +176,7 @@ def _read_recent(reader: Reader) -> Iterator[Record]:
     Unlike `read_on` it does not ask the log where it ends, which costs more than the records.
     """
     for _ in range(MOST_ANSWERS):
-        records = reader.poll(RECENT)
+        records = reader.poll(RECENT, limit=BATCH)
         yield from records
         if len(records) < FEW:
             return

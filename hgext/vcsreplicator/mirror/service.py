@@ -56,7 +56,7 @@ def run(settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Cal
     notes_file = Path(settings.folder) / "mirror.db"
     with lock_folder(settings), closing(_look_at_root(settings)) as root, closing(Notes(notes_file)) as notes:
         positions = _ask_until_available(stop, lambda: _find_positions(log, settings.group))
-        table = _read_log(log, stop)
+        table = _read_log(log, settings.name, stop)
         if positions is None or table is None:
             return
         seals, records, unsealed = _open_seals(settings, table, root)
@@ -66,7 +66,7 @@ def run(settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Cal
         pool, writer = WorkerPool(settings, inbox.put), AckWriter(log, settings.group, inbox.put, seals)
         writer.remember({key: record.value for key, record in records.items()})
         namesakes = Namesakes(settings, instance, log, table.positions[ACKS, 0], seals, writer.write_again)
-        _ask_until_available(stop, lambda: namesakes.wait(table.records.get((ACKS, settings.name)), stop))
+        _ask_until_available(stop, partial(namesakes.wait, table.records.get((ACKS, settings.name)), stop))
         supervisor = Supervisor(
             settings,
             log,
@@ -94,6 +94,7 @@ def run(settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Cal
             control_reader.start()
             start = {(EVENTS, partition): offset for partition, offset in positions.items()}
             supervisor.reader = Source(log, start, inbox.put).start()
+            del table, records, own_acks  # as large as all that the supervisor keeps
             threading.Thread(target=lambda: inbox.put(stop.wait()), name="stop", daemon=True).start()
             ready()
             while not stop.is_set():
@@ -106,10 +107,14 @@ def run(settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Cal
         supervisor.losses.end()
 
 
-def _read_log(log: Log, stop: threading.Event) -> Table | None:
-    """Read acks, states and the newest roster; None if stopped."""
+def _read_log(log: Log, mirror: str, stop: threading.Event) -> Table | None:
+    """Read this mirror's acks and heartbeat, states and the newest roster; None if stopped."""
+
+    def keep(topic: str, key: str) -> bool:
+        return topic != ACKS or key.partition("/")[0] == mirror
+
     # Only the newest state of each repository: an older one may name a path that this mirror does not carry.
-    read = partial(_ask_until_available, stop, partial(read_table, log, ACKS, ROSTER, STATE, stop=stop))
+    read = partial(_ask_until_available, stop, partial(read_table, log, ACKS, ROSTER, STATE, stop=stop, keep=keep))
     table = read()
     return read() if table is not None and _wait_for_roster(log, table, stop) else table
 
@@ -162,9 +167,9 @@ def _prepare(
     if found is None:
         return False
     supervisor.startup.adopt_all(found, own_acks)
-    for (topic, key), record in table.records.items():
-        if topic == STATE and record.value is not None:
-            supervisor.control.load(STATE, key, record.value)
+    for topic, key in [place for place in table.records if place[0] == STATE]:
+        # What is taken over makes room.
+        supervisor.control.load(STATE, key, table.records.pop((topic, key)).value)
     supervisor.startup.prune_deletions(own_acks)
     pool.fill()
     return True

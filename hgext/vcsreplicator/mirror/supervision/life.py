@@ -12,7 +12,7 @@ Rules of this file:
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from ...words.event import Event, event_names
 from ...words.records import Ack, Reason, RepositoryState
@@ -67,6 +67,8 @@ CRASHES_ALLOWED = 2
 # A reader of a catch-up reads on after a task only below this queued share.
 READ_ON_BELOW = 0.25
 _PASSING = Backoff(first=0.02, longest=1.0)
+# The values of a new repository. Most keep the last two, so all share them.
+_UNKNOWN, _UNTROUBLED, _IDLE = InLog(), InTrouble(), AtWork()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +88,9 @@ class Following:
 
     id: str
     disk: OnDisk
-    log: InLog = field(default_factory=InLog)
-    trouble: InTrouble = field(default_factory=InTrouble)
-    work: AtWork = field(default_factory=AtWork)
+    log: InLog = _UNKNOWN
+    trouble: InTrouble = _UNTROUBLED
+    work: AtWork = _IDLE
 
     def change(self, transition: Transition) -> tuple[Deed, ...]:
         """Replace the values that the transition changes, and return what to do."""
@@ -217,7 +219,8 @@ class Following:
             expected=state.seq if is_carried else 0,
             deletion=deletion,
         )
-        return Transition(log=log, trouble=replace(self.trouble, is_release_stuck=False))
+        trouble = replace(self.trouble, is_release_stuck=False) if self.trouble.is_release_stuck else None
+        return Transition(log=log, trouble=trouble)
 
     def acknowledge(self, ack: Ack | None) -> Transition:
         """Remember an ack that is written; None: the log may have lost the last one."""

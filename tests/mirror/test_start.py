@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a mirror keeps of the log when it starts: its own acks, and after the start only what it works with."""
+
+import gc
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.log import ACKS, ROSTER, STATE, NewRecord, topics
+from hgext.vcsreplicator.log.table import Table
+from hgext.vcsreplicator.mirror import service
+from testing.builders.log.memorylog import MemoryLog
+from testing.builders.mirror.mirroring import Bench
+
+
+def test_a_mirror_keeps_no_acks_of_other_mirrors_at_its_start() -> None:
+    log = MemoryLog()
+    log.create(topics(partitions=1))
+    keys = [f"{mirror}/{repository}" for mirror in ("alpha", "alphabet", "beta") for repository in "ab"]
+    log.append([NewRecord(topic=ACKS, key=key, value=b"{}") for key in (*keys, "alpha", "beta")])
+    log.append([NewRecord(topic=STATE, key=key, value=b"{}") for key in "ab"])
+    log.append([NewRecord(topic=ROSTER, key="roster", value=b"{}")])
+    table = service._read_log(log, "alpha", threading.Event())
+    assert table is not None
+    assert {key for topic, key in table.records if topic == ACKS} == {"alpha/a", "alpha/b", "alpha"}
+    assert len(table.records) == 6
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with Bench(tmp_path, partitions=1) as bench:
+        yield bench
+
+
+@pytest.mark.processes
+def test_a_running_mirror_keeps_nothing_of_the_tables_of_its_start(bench: Bench) -> None:
+    with bench.mirror():
+        gc.collect()
+        assert not [each for each in gc.get_objects() if isinstance(each, Table)]
