@@ -142,7 +142,7 @@ def test_the_log_is_available_once_it_has_the_events_and_answers(master: Master,
     watch.start()
     sender = EventSender(log=log, source="hg://master", make_bundle=no_bundle, store_blob=None)
     jobs = RepositoryJobs(sender, MasterRepositories({str(master.root): ""}, "hg://master"), watch, losses)
-    jobs.on_available = said.append
+    jobs.on_available = lambda folder, is_available: said.append(folder if is_available else "")
     check, folder = jobs.table()[Job.CHECK], str(master.root / "one")
     master.operate("init", folder)
     with pytest.raises(RepositoryBusy):

@@ -464,18 +464,18 @@ def test_events_are_not_sent_while_another_process_sends_them(master: Master) ->
 
 
 def test_a_log_is_not_called_available_while_events_wait(master: Master) -> None:
-    available: list[str] = []
-    master.jobs.on_available = available.append
+    available: list[tuple[str, bool]] = []
+    master.jobs.on_available = lambda *answer: available.append(answer)
     box = master.write("a", [])
     check = master.jobs.table()[Job.CHECK]
     check(master.folder("a"))
-    assert available == [master.folder("a")]
+    assert available == [(master.folder("a"), True)]
     box.append(Transaction(), following(before_first_event("a", 1), 1))
     with pytest.raises(RepositoryBusy):
         check(master.folder("a"))
     box.set_fork(Fork(reason="another history"))
     check(master.folder("a"))
-    assert available == [master.folder("a")]
+    assert available[1:] == [(master.folder("a"), False)]
 
 
 def test_an_outbox_that_lacks_what_its_marker_says_was_sent_is_a_fork(master: Master) -> None:
@@ -500,7 +500,7 @@ def test_a_log_that_does_not_answer_is_not_called_available(
         raise Unavailable("away")
 
     available: list[str] = []
-    master.jobs.on_available = available.append
+    master.jobs.on_available = lambda folder, is_available: available.append(folder)
     master.write("a", [])
     monkeypatch.setattr(log, "ends", fail)
     with pytest.raises(Unavailable):
@@ -1011,7 +1011,7 @@ def test_no_line_per_repository_says_that_states_are_not_read_yet(
 
 def test_the_log_is_available_while_another_partition_has_no_leader(master: Master) -> None:
     available: list[str] = []
-    master.jobs.on_available = available.append
+    master.jobs.on_available = lambda folder, is_available: available.append(folder)
     for number, name in ((1, "there"), (2, "gone")):
         box = write_into(master, number, name)
         master.poke(name)

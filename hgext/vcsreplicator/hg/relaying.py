@@ -23,11 +23,11 @@ from ..relay.scan import is_folder
 from ..words.errors import MalformedEvent, Refused
 from . import observe, opening
 from .bundles import RepositoryOpener
-from .master import intents, recovery
+from .master import creation, intents, recovery
 from .master.acts import lifecycle, moving
 from .master.intents import Intent
 from .master.repository import OWN
-from .settings import ExtensionSettings
+from .settings import ExtensionSettings, root_of
 from .text import text
 
 if TYPE_CHECKING:
@@ -77,6 +77,17 @@ class MasterRepositories(RepositoryOpener):
         except error.Abort as problem:
             raise Refused(str(problem)) from problem
         return False
+
+    def place(self, folder: str) -> tuple[str, int] | None:
+        """Return the wire path of a folder, and the generation of the next repository there.
+
+        None if no repository can be there.
+        """
+        with contextlib.suppress(error.ConfigError):
+            path = self._settings.wire_path(folder)
+            if path is not None:
+                return path, creation.read_generation(root_of(self._settings, folder), path) + 1
+        return None
 
     def is_changed_outside(self, folder: str) -> bool | None:
         """Return whether the changelog is another than the newest event left it.

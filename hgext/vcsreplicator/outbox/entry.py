@@ -59,10 +59,16 @@ def new_id() -> str:
     return os.urandom(16).hex()
 
 
-def before_first_event(path: str, generation: int) -> NewestEvent:
-    """Return a new identity, for a repository that has no event yet."""
+def before_first_event(path: str, generation: int, repository: str | None = None) -> NewestEvent:
+    """Return the identity of a repository that has no event yet, or begins a new history."""
     return NewestEvent(
-        repository=new_id(), incarnation=new_id(), path=path, generation=generation, seq=0, id="", digest=digest.START
+        repository=repository or new_id(),
+        incarnation=new_id(),
+        path=path,
+        generation=generation,
+        seq=0,
+        id="",
+        digest=digest.START,
     )
 
 

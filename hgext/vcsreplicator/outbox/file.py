@@ -71,11 +71,14 @@ class SentMark(Value):
 class Fork(Value):
     """The reason why the outbox cannot continue the log's history.
 
-    `incarnation` is that of the log's history, if it is not the outbox's own.
+    `incarnation` is that of the log's history, if it is not the outbox's own. `repository` and `generation` are those of the
+    repository that the log has at this path, if it is another one: an adoption continues it.
     """
 
     reason: str
     incarnation: str | None = None
+    repository: str | None = None
+    generation: int | None = None
 
 
 class Place(Value):

@@ -6,10 +6,12 @@ sequence, id and incarnation of every repository (topic `state`), and the relay 
 outbox with both. Standard library only, because a push that sends its own events imports it.
 """
 
+from collections.abc import Iterable
+
 from ..log import STATE, Log
 from ..log.table import read_table
 from ..words.event import replaced_incarnations
-from ..words.records import RepositoryState
+from ..words.records import AGGREGATOR, RepositoryState
 from ..words.shape import from_json
 from ..words.value import Value
 from .entry import NewestEvent
@@ -24,10 +26,17 @@ class SentEvent(Value):
     event: str
 
 
-def known_state(log: Log, repository: str) -> RepositoryState | None:
-    """Read the aggregator's last state of a repository, from the whole topic."""
-    found = read_table(log, STATE).value(STATE, repository)
-    return None if found is None else from_json(RepositoryState, found)
+def known_states(log: Log) -> dict[str, RepositoryState]:
+    """Read the aggregator's last states of all repositories, by id, from the whole topic.
+
+    Raises MalformedEvent for one that cannot be read, and Unavailable.
+    """
+    records = read_table(log, STATE).records
+    return {
+        key: from_json(RepositoryState, record.value)
+        for (_, key), record in records.items()
+        if key != AGGREGATOR and record.value is not None
+    }
 
 
 def fork_between(known: RepositoryState | SentEvent, newest: NewestEvent, box: Outbox) -> Fork | None:
@@ -59,6 +68,24 @@ def fork_behind(box: Outbox) -> Fork | None:
     if sent is None or box.fits(sent):
         return None
     return Fork(reason=f"the log has its event {sent.seq}, which is not in the outbox (restored from a backup?)")
+
+
+def fork_at_path(states: Iterable[RepositoryState], path: str, generation: int, repository: str | None) -> Fork | None:
+    """Return a fork if the log has another repository at a path, where this one begins.
+
+    Mirrors would refuse one that begins there with this generation or a lower one, so no push to it would be announced.
+    `repository` is the id, None before the first event.
+    """
+    for state in states:
+        is_there = state.path == path and not state.deleted and state.generation >= generation
+        if is_there and state.repository != repository:
+            return Fork(
+                reason=f"the log has another repository at {path}, {state.repository} with {state.seq} events",
+                incarnation=state.incarnation,
+                repository=state.repository,
+                generation=state.generation,
+            )
+    return None
 
 
 def _is_adopted(old: str, new: str, box: Outbox) -> bool:

@@ -5,8 +5,9 @@ So the relay notices if the pushing process dies in the transaction. The convers
 socket:
 
     push  → relay   {"repository": "/repos/name"}     a transaction is about to run there: is it forked?
-    push  → relay   {"ask": "log"}                    only with `unavailable = refuse`: does the log have all of it, and answer?
-    relay → push    {"available": true}               yes; a no is never sent
+    push  → relay   {"ask": "log"}                    with `unavailable = refuse`, and before the first event: does the log have all
+                                                      of it, and answer?
+    relay → push    {"available": true}               yes; `false` if the repository is forked, otherwise a no is never sent
     push  → relay   {"seq": 12, "reasons": true}      committed up to 12: send it, and answer when the log has it
     relay → push    {"sent": 12}                      the log has it
     relay → push    {"failed": "Permission denied"}   only with `reasons`: the relay lacks a right here, and goes on trying;

@@ -15,8 +15,8 @@ import structlog
 
 from ..log.blob_retries import BlobRetries
 from ..outbox.entry import Entry
-from ..outbox.file import Outbox, SentMark, outbox_of
-from ..outbox.forks import fork_behind
+from ..outbox.file import Fork, Outbox, SentMark, outbox_of
+from ..outbox.forks import fork_at_path, fork_behind
 from ..words.errors import BlobsUnavailable, Unavailable
 from ..words.event import event_names
 from .fork import StateWatch
@@ -56,8 +56,9 @@ class RepositoryBusy(Exception):
 class RepositoryJobs:
     """The jobs, each given the folder of a repository.
 
-    They call `on_sent` with the folder and the sequence of each sent event, and `on_available` with the folder of a repository when
-    the log answers and has all of its events. `blobs` says when a bundle is worth making; None without a blob store.
+    They call `on_sent` with the folder and the sequence of each sent event, and `on_available` with the folder of a repository and
+    True when the log answers and has all of its events, or False when it is forked. `blobs` says when a bundle is worth making;
+    None without a blob store.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class RepositoryJobs:
         blobs: BlobRetries | None = None,
     ) -> None:
         self.on_sent: Callable[[str, int], None] = lambda folder, seq: None
-        self.on_available: Callable[[str], None] = lambda folder: None
+        self.on_available: Callable[[str, bool], None] = lambda folder, is_available: None
         self._sender, self._port, self._watch, self._losses = sender, port, watch, losses
         self._blobs = blobs
 
@@ -92,6 +93,12 @@ class RepositoryJobs:
             )
 
     def _announce(self, folder: str) -> None:
+        box = outbox_of(folder)
+        with box.sending(wait=False) as alone:
+            if not alone:
+                raise RepositoryBusy("another process sends its events")
+            if self._is_forked(folder, box):
+                return
         if not self._port.announce(folder):
             raise RepositoryBusy("another process holds its lock")
         logger.info("repository announced", folder=folder, **outbox_of(folder).names())
@@ -113,18 +120,19 @@ class RepositoryJobs:
     def _check(self, folder: str) -> None:
         box = outbox_of(folder)
         if box.fork() is not None:
+            self.on_available(folder, False)
             return
         if box.has_unsent():
             raise RepositoryBusy("its events are not sent yet")
         self._losses.check_answer(box)
-        self.on_available(folder)
+        self.on_available(folder, True)
 
     def _is_forked(self, folder: str, box: Outbox) -> bool:
         """Return whether nothing of this outbox may be sent.
 
         Marks a new fork, so that the repository refuses pushes.
         """
-        fork = self._watch.fork(box) or fork_behind(box)
+        fork = self._watch.fork(box) or fork_behind(box) or self._find_other(folder, box)
         if box.fork() is not None:
             return True
         if fork is None:
@@ -135,6 +143,17 @@ class RepositoryJobs:
         logger.error("fork: nothing is sent, pushes are refused", folder=folder, **names, reason=fork.reason)
         box.set_fork(fork)
         return True
+
+    def _find_other(self, folder: str, box: Outbox) -> Fork | None:
+        """Return a fork if the log has another repository where this one begins."""
+        if box.sent() is not None or (place := self._port.place(folder)) is None:
+            return None
+        (path, generation), newest = place, box.newest()
+        if newest is None:
+            return fork_at_path(self._watch.states().values(), path, generation, None)
+        if newest.path != path:
+            return None
+        return fork_at_path(self._watch.states().values(), path, newest.generation, newest.repository)
 
     def _send_events(self, folder: str, box: Outbox) -> int:
         """Send unsent and lost events under the caller's lock; return their number."""

@@ -28,6 +28,12 @@ class MasterPort(Protocol):
         Raises Refused if the repository cannot be replicated, OSError if this user may not take the lock.
         """
 
+    def place(self, folder: str) -> tuple[str, int] | None:
+        """Return the wire path of a folder, and the generation of the next repository there.
+
+        None if no repository can be there.
+        """
+
     def finish(self, root: str) -> list[str]:
         """Finish the strips, deletions and renames that a kill interrupted.
 

@@ -91,7 +91,7 @@ def check_repository(folder: str, work: Work, losses: LossWatch, now: float) -> 
             what = "its transaction is not rolled back"
             found.append(_describe_failure(folder, Job.RECOVER, what, work.unrecovered.get(folder), now))
         # With a sent mark it is no new one, and has lost its outbox.
-        if any(name.startswith("outbox.") and name.endswith((".log", ".sent")) for name in names):
+        if any(name.startswith("outbox.") and name.endswith((".log", ".sent", ".fork")) for name in names):
             box = outbox_of(folder)
             sent = box.sent()
             if is_due := not (sent and losses.is_confirmed(folder, sent.id) and box.ends_at(sent)):

@@ -110,7 +110,7 @@ class Server:
                 peer.waits_for = 0
         _answer(waiting, message)
 
-    def available(self, folder: str) -> None:
+    def available(self, folder: str, is_available: bool) -> None:
         """Answer every peer that asks whether the log is available for this repository.
 
         Workers call this method.
@@ -119,7 +119,7 @@ class Server:
             asking = [peer for peer in self._peers.get(folder, ()) if peer.asks]
             for peer in asking:
                 peer.asks = False
-        _answer(asking, {"available": True})
+        _answer(asking, {"available": is_available})
 
     def announced(self, state: RepositoryState) -> None:
         """Answer every peer that waits for a notice which was written before this state.

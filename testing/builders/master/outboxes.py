@@ -40,6 +40,9 @@ class PlainPort:
     def announce(self, folder: str) -> bool:
         raise AssertionError(folder)
 
+    def place(self, folder: str) -> tuple[str, int] | None:
+        return None
+
     def is_changed_outside(self, folder: str) -> bool | None:
         return False
 

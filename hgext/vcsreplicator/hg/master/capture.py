@@ -42,10 +42,12 @@ from .refusals import (
     refuse_odd_bookmarks,
     refuse_odd_markers,
     refuse_odd_phases,
+    refuse_unknown_place,
 )
 from .repository import CAPTURE, LIFECYCLE
 
 if TYPE_CHECKING:
+    from ...relay.client import RelayLine
     from .announcing import Announcement
     from .repository import MasterRepository
 
@@ -162,11 +164,12 @@ class Capture:
         )
 
 
-def compare_and_begin(repo: MasterRepository, *, transaction: bytes) -> Capture:
+def compare_and_begin(repo: MasterRepository, line: RelayLine | None, *, transaction: bytes) -> Capture:
     """Compare the repository with its newest event before a transaction.
 
-    If they differ, another event comes first. A transaction named LIFECYCLE is not compared. Raises Abort for a repository that
-    must refuse changes: forked, copied, moved or damaged.
+    If they differ, another event comes first. A transaction named LIFECYCLE is not compared. `line` leads to the relay. Raises
+    Abort for a repository that must refuse changes: forked, copied, moved or damaged, or without events where the log may have
+    another one.
     """
     box = Outbox(repo.svfs)
     end = read_end(box)
@@ -179,6 +182,8 @@ def compare_and_begin(repo: MasterRepository, *, transaction: bytes) -> Capture:
     if end is None:
         from . import announcing
 
+        if transaction != creation.TRANSACTION:
+            refuse_unknown_place(repo, line)
         origin = _describe_origin(now, transaction)
         capture.announcements.append(announcing.announce_created(repo, origin, hgrc=read_hgrc(repo)))
     else:

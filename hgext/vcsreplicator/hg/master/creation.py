@@ -64,15 +64,30 @@ def _reserve_name(
 
 def next_generation(root: str, path: str) -> int:
     """Take the next generation of a wire path below a root folder, durably."""
-    generation, file = 1, os.path.join(root, NOTES, "generations", name_of(path))
+    generation = read_generation(root, path) + 1
+    note_generation(root, path, generation)
+    return generation
+
+
+def read_generation(root: str, path: str) -> int:
+    """Read the newest generation of a wire path below a root folder; 0 if none is noted."""
     with (
         contextlib.suppress(FileNotFoundError, ValueError),
-        open(file, encoding="utf-8", opener=open_regular) as former,
+        open(_generation_file(root, path), encoding="utf-8", opener=open_regular) as noted,
     ):
-        generation = max(1, int(former.readline(18)) + 1)  # of a damaged file too, a number that fits into an event
+        return max(0, int(noted.readline(18)))  # of a damaged file too, a number that fits into an event
+    return 0
+
+
+def note_generation(root: str, path: str, generation: int) -> None:
+    """Note the newest generation of a wire path durably."""
     # With the path for people to read.
-    write_note(root, "generations", file, f"{generation}\n{path}\n".encode("utf-8", "surrogateescape"))
-    return generation
+    content = f"{generation}\n{path}\n".encode("utf-8", "surrogateescape")
+    write_note(root, "generations", _generation_file(root, path), content)
+
+
+def _generation_file(root: str, path: str) -> str:
+    return os.path.join(root, NOTES, "generations", name_of(path))
 
 
 def write_note(root: str, kind: str, file: str, content: bytes) -> None:

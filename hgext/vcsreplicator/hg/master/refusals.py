@@ -6,6 +6,7 @@ Mirrors could not have them, or its disk is full.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import re
@@ -18,12 +19,15 @@ from mercurial.node import bin
 from mercurial.transaction import transaction as Transaction
 from mercurial.utils import stringutil
 
+from pushlog.store.appendfile import AppendFile
 from pushlog.store.frames import OlderCopy, TornRecord
 
 from ...outbox.entry import Entry
-from ...outbox.file import RECORD_LIMIT, Outbox
+from ...outbox.file import RECORD_LIMIT, Fork, Outbox
 from ...relay import client
+from ...words.errors import MalformedEvent, ReplicationError
 from ...words.event import Changes
+from ...words.path import REPLICA_FILE
 from ...words.shape import to_json
 from ...words.value import replace
 from .. import observe
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
 
     from ...relay.client import RelayLine
     from ..settings import ExtensionSettings
+    from .repository import MasterRepository
 
 # Bytes of an event's JSON: `wire.HEADER_LIMIT` without room for the attachment.
 EVENT_LIMIT = 4 * 1024 * 1024 - 64 * 1024
@@ -42,6 +47,8 @@ EVENT_LIMIT = 4 * 1024 * 1024 - 64 * 1024
 EVENT_REST = 16 * 1024
 # The message to a pusher, where Mercurial alone would answer with an internal error.
 NO_ROOM = b"no room on the disk of the server; the push is rolled back"
+# Why a repository without events refuses changes while the log cannot be asked.
+UNKNOWN_PLACE = "it has no event yet, and it is unknown whether the log has another repository at its path"
 _CONTROL = r"[\x00-\x1f\x7f]"
 
 
@@ -145,10 +152,56 @@ def refuse_fork(box: Outbox, *, is_empty: bool = False) -> None:
     except OSError as problem:
         raise name_unreadable(problem) from problem
     if fork is not None:
-        raise Forked(
-            f"this repository refuses changes: {fork.reason}".encode(),
-            hint=b"see 'hg help replicateadopt'",
-        )
+        raise _make_refusal(fork)
+
+
+def read_copied(repo: localrepository) -> Fork | None:
+    """Read whose history this store has as a mirror's copy; None if it is none.
+
+    The fork names no repository if its checkpoints cannot be read.
+    """
+    if not repo.svfs.exists(REPLICA_FILE):
+        return None
+    from ...mirror.checkpoint import MAGIC, checkpoint_of
+
+    reason, checkpoint = "it is a copy from a mirror, and has no outbox", None
+    with contextlib.suppress(TornRecord, MalformedEvent, OSError):
+        last = AppendFile(repo.svfs, REPLICA_FILE, MAGIC).last()
+        checkpoint = None if last is None else checkpoint_of(last.payload)
+    if checkpoint is None:
+        return Fork(reason=reason)
+    return Fork(
+        reason=reason,
+        incarnation=checkpoint.incarnation,
+        repository=checkpoint.repository,
+        generation=checkpoint.generation,
+    )
+
+
+def refuse_unknown_place(repo: MasterRepository, line: RelayLine | None) -> None:
+    """Raise Abort for a repository without events, unless none can be in the log at its path.
+
+    The relay is asked, or the log where pushes send their events themselves. What a mirror had is refused without a question.
+    """
+    settings, box = repo.replication_settings, Outbox(repo.svfs)
+    fork = read_copied(repo)
+    if fork is None and line is None and settings.log:
+        from . import sending
+
+        try:
+            fork = sending.find_other(repo)
+        except ReplicationError as problem:
+            fork = Fork(reason=f"{UNKNOWN_PLACE}: {problem}")
+    elif fork is None and settings.relay:
+        if _is_log_available(line, settings):
+            return
+        fork = box.fork() or Fork(reason=f"{UNKNOWN_PLACE}: the relay does not answer")
+    if fork is not None:
+        raise _make_refusal(fork)
+
+
+def _make_refusal(fork: Fork) -> Forked:
+    return Forked(f"this repository refuses changes: {fork.reason}".encode(), hint=b"see 'hg help replicateadopt'")
 
 
 def name_unreadable(problem: OSError) -> error.Abort:
@@ -165,17 +218,22 @@ def refuse_unavailable_log(box: Outbox, line: RelayLine | None, settings: Extens
     That is, the log answers and has every event of this repository. The relay has the `patience` of the settings. The log may still
     disappear before the commit: then the change is kept and sent later.
     """
-    if line is not None and client.ask_within(
-        settings.relay or "",
-        lambda seconds: line.is_log_available(patience=seconds),
-        patience=settings.patience,
-        pause=settings.relay_pause,
-    ):
+    if _is_log_available(line, settings):
         return
     refuse_fork(box)
     raise error.Abort(
         b"the replication log is not available, and this server refuses changes without it",
         hint=b"nothing was changed; try again later, or ask the server's administrators",
+    )
+
+
+def _is_log_available(line: RelayLine | None, settings: ExtensionSettings) -> bool:
+    """Return whether the relay says that the log answers, and has or may have all events."""
+    return line is not None and client.ask_within(
+        settings.relay or "",
+        lambda seconds: line.is_log_available(patience=seconds),
+        patience=settings.patience,
+        pause=settings.relay_pause,
     )
 
 

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from ...log import Log
-from ...outbox.file import Outbox, outbox_of
+from ...outbox.file import Fork, Outbox, outbox_of
 from ...outbox.folder import remove_folder
 from ...relay.scan import is_folder
 from ...relay.sending import EventSender
@@ -62,20 +62,38 @@ def _send(repo: "MasterRepository", done: list[bool]) -> None:
         _send_deleted(repo.ui, sender, repo.replication_root)
 
 
+def find_other(repo: "MasterRepository") -> Fork | None:
+    """Return a fork if the log has another repository where this one, without events, is.
+
+    Raises Unavailable if the log does not answer.
+    """
+    from ...log.opening import open_log
+    from ...outbox.forks import fork_at_path, known_states
+
+    assert repo.replication_settings.log is not None
+    path = repo.replication_path
+    generation = creation.read_generation(repo.replication_root, path) + 1
+    with open_log(repo.replication_settings.log) as log:
+        return fork_at_path(known_states(log).values(), path, generation, None)
+
+
 def _is_forked(ui: "Ui", log: Log, box: Outbox) -> bool:
     """Return whether the log has another history of this repository.
 
     If so, the repository refuses pushes from now on. If the log lost records, move the sent mark back, so that all kept events are
     sent again.
     """
-    from ...outbox.forks import fork_behind, fork_between, known_state
+    from ...outbox.forks import fork_at_path, fork_behind, fork_between, known_states
     from ...outbox.losses import has_lost, send_again
 
     newest = box.newest()
     assert newest is not None
-    state = known_state(log, newest.repository)
+    states = known_states(log)
+    state = states.get(newest.repository)
     fork = fork_between(state, newest, box) if state is not None else None
     fork = fork or fork_behind(box)
+    if fork is None and box.sent() is None:
+        fork = fork_at_path(states.values(), newest.path, newest.generation, newest.repository)
     if fork is not None:
         box.set_fork(fork)
     if box.fork() is not None:

@@ -38,7 +38,7 @@ def open_captured(repo: MasterRepository, begin: Callable[[], Transaction], desc
     try:
         if settings.unavailable == "refuse" and desc not in KEPT:
             refusals.refuse_unavailable_log(Outbox(repo.svfs), line, settings)
-        captured = capture.compare_and_begin(repo, transaction=desc)
+        captured = capture.compare_and_begin(repo, line, transaction=desc)
         tr = open_unhooked(repo, begin) if desc.startswith(OWN) else begin()
     except BaseException as problem:
         # Once captured, a hook of the site refuses, which is its right.

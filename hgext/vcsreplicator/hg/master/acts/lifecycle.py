@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from mercurial import error
 
-from ....outbox.entry import MirrorNeeds, NewestEvent, new_id
+from ....outbox.entry import MirrorNeeds, NewestEvent, before_first_event, new_id
 from ....outbox.file import Fork, Outbox
 from ....words.digest import START
 from ....words.errors import MalformedEvent
 from ....words.event import Type
-from .. import capture, creation, intents, repository, twins
+from .. import capture, creation, intents, refusals, repository, twins
 from ..announcing import Announcement, announce_created
 from . import moving, stripping, writing
 
@@ -85,7 +85,13 @@ def adopt(repo: MasterRepository) -> NewestEvent:
     box = Outbox(repo.svfs)
     with repo.lock():
         end = capture.read_end(box)
-        if end is None:
+        # Mirrors and consumers know the path's repository: its history is replaced, by one of its own.
+        other = _find_other(repo, box)
+        if end is None and other is not None:
+            with box.sending(wait=True):
+                box.forget_history()
+                writing.announce(repo, _announce_adopted(repo, other, (), capture.read_hgrc(repo)))
+        elif end is None:
             with box.sending(wait=True):
                 box.forget_history()
             writing.announce(repo, Announcement(kind=Type.SYNC), check_first=True)
@@ -104,20 +110,35 @@ def adopt(repo: MasterRepository) -> NewestEvent:
                 if is_copy:
                     writing.announce(repo, announce_created(repo, "adopted", hgrc=hgrc))
                 else:
-                    writing.announce(repo, _announce_adopted(fork, box.replaced(), hgrc))
+                    writing.announce(repo, _announce_adopted(repo, fork, box.replaced(), hgrc))
     return writing.read_newest(repo)
 
 
+def _find_other(repo: MasterRepository, box: Outbox) -> Fork | None:
+    """Return the fork that names another repository whose path this is; None without."""
+    found = box.fork() or refusals.read_copied(repo)
+    return found if found is not None and found.repository is not None else None
+
+
 def _announce_adopted(
-    fork: Fork | None, former: tuple[str, ...], hgrc: Mapping[str, Mapping[str, str]]
+    repo: MasterRepository, fork: Fork | None, former: tuple[str, ...], hgrc: Mapping[str, Mapping[str, str]]
 ) -> Announcement:
+    """Return the event that replaces the history of the outbox, and of a fork.
+
+    If the fork names another repository, the event is of that one.
+    """
     detail: dict[str, str] = {"reason": "adopted", "bootstrap": "false"}
+    other = None
+    if fork is not None and fork.repository is not None and fork.generation is not None:
+        other = before_first_event(repo.replication_path, fork.generation, fork.repository)
+        creation.note_generation(repo.replication_root, repo.replication_path, fork.generation)
 
     def identify(before: NewestEvent | None) -> NewestEvent:
-        assert before is not None
         # Older releases read the first two alone.
-        names = before.incarnation, fork.incarnation if fork else None, *former
+        names = before.incarnation if before else None, fork.incarnation if fork else None, *former
         detail["replaces"] = " ".join(dict.fromkeys(filter(None, names)))
-        return replace(before, incarnation=new_id(), seq=0, id="", digest=START)
+        begin = other or before
+        assert begin is not None
+        return replace(begin, incarnation=new_id(), seq=0, id="", digest=START)
 
     return Announcement(kind=Type.SYNC, needs=MirrorNeeds.MASTER, identify=identify, detail=detail, hgrc=hgrc)
