@@ -12,7 +12,6 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from hgext.vcsreplicator.config import address
 from hgext.vcsreplicator.dashboard.acts import ActJournal, ActOutcome, OperatorAct
 from hgext.vcsreplicator.dashboard.application import make_application
 from hgext.vcsreplicator.dashboard.readers import Readers, read_users
@@ -280,8 +279,7 @@ def pages(installation: Installation, made: DashboardSettings) -> Iterator[Site]
 def client(installation: Installation, watcher: LogWatcher, made: DashboardSettings) -> Site:
     readers = Readers(made, read_users(made.users) if made.users else ())
     journal = ActJournal(made.acts) if made.acts else None
-    own, _ = address(made.listen, "listen")
-    application = make_application(installation.sources, watcher, readers, journal, hosts=(own, *made.hosts))
+    application = make_application(installation.sources, watcher, readers, journal, made)
     return Site(application)
 
 

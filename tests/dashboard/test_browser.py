@@ -164,6 +164,7 @@ def pages_of(installation: Installation) -> dict[str, str]:
     return {
         "overview": "/",
         "repositories": "/repositories",
+        "mirror": "/mirror/beta",
         "repository": f"/repository/{firefox}",
         "timeline": f"/repository/{tools}/event/2",
         "waiting": f"/repository/{installation.chains[SECRET].repository}/event/4",

@@ -108,7 +108,7 @@ def site(config: Config, log: Log, tmp_path: Path) -> Iterator[Site]:
     with watching(sources) as watcher:
         eventually(lambda: watcher.view is not None)
         readers, journal = Readers(made, read_users(str(made.users))), ActJournal(str(made.acts))
-        yield Site(make_application(sources, watcher, readers, journal, hosts=()))
+        yield Site(make_application(sources, watcher, readers, journal, made))
 
 
 def act(site: Site, kind: str, target: str, **fields: str) -> str:

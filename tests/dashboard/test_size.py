@@ -46,7 +46,15 @@ def site(view: View, tmp_path_factory: pytest.TempPathFactory) -> Site:
 
 def test_no_page_grows_with_the_number_of_repositories(site: Site) -> None:
     for headers in (AS_READER, {}):
-        for address in ("/", "/repositories", "/repositories?q=repo", f"/repository/{1:032x}", "/pushes", "/roster"):
+        for address in (
+            "/",
+            "/repositories",
+            "/repositories?q=repo",
+            f"/repository/{1:032x}",
+            "/pushes",
+            "/mirror/m3",
+            "/roster",
+        ):
             if address == "/roster" and not headers:
                 continue
             answer = site.get(address, headers=headers)
@@ -69,7 +77,7 @@ def test_the_overview_counts_all_and_names_the_late_mirror(site: Site, view: Vie
     assert (late.name, late.behind) == ("m3", REPOSITORIES // 50)
     assert view.waiting == REPOSITORIES // 10
     text = site.get("/", headers=AS_READER).text
-    assert text.count("the aggregator</td>") + text.count('"Waits for">m3') == 10
+    assert text.count("the aggregator</td>") + text.count('"Waits for"><a href="/mirror/m3">') == 10
 
 
 def test_a_search_of_a_guest_finds_public_names_only(site: Site) -> None:
@@ -79,5 +87,5 @@ def test_a_search_of_a_guest_finds_public_names_only(site: Site) -> None:
 
 def test_the_levels_of_one_repository_are_of_all_its_mirrors(site: Site) -> None:
     text = site.get(f"/repository/{50:032x}", headers=AS_READER).text
-    assert [f">m{number}</th>" in text for number in range(10)] == [True] * 10
+    assert [f">m{number}</a></th>" in text for number in range(10)] == [True] * 10
     assert "because of m3" in text

@@ -26,6 +26,7 @@ from starlette.staticfiles import StaticFiles
 
 from notifier.clients.database import is_there
 
+from ..config import address
 from ..status.pushes import CHANGESET, PushQuery, name_nodes
 from ..words.errors import BadConfig, MalformedEvent, Unavailable
 from ..words.event import read_disclosure
@@ -39,9 +40,10 @@ from .guard import SIGN_IN, Guard
 from .pages import render
 from .readers import Readers
 from .recent import RecentEvent
+from .settings import DashboardSettings
 from .sources import Sources
 from .tracing import NotRead, trace_event
-from .view import SHORT, Condition, RepositoryRow, View, order_rows, select_pushes, select_rows
+from .view import SHORT, SORTS, Condition, MirrorRow, RepositoryRow, View, order_rows, select_pushes, select_rows
 from .watcher import LogWatcher
 
 # Repositories of an answer to a program, and rows of a page: a screen of a desk, some of a phone.
@@ -68,9 +70,9 @@ register_url_convertor("seq", _SeqConvertor())
 
 
 def make_application(
-    sources: Sources, watcher: LogWatcher, readers: Readers, journal: ActJournal | None, *, hosts: Sequence[str]
+    sources: Sources, watcher: LogWatcher, readers: Readers, journal: ActJournal | None, settings: DashboardSettings
 ) -> Starlette:
-    """Make the application; its names are `hosts` and those of this machine."""
+    """Make the application; it answers by the names of its address, of the settings and of this machine."""
     acts = ActEndpoint(journal, sources.carry_out)
     pages = _DashboardPages(sources, watcher, journal, acts.make_token)
     routes = [
@@ -78,6 +80,7 @@ def make_application(
         Route("/repositories", pages.show_repositories),
         Route("/repository/{repository}", pages.show_repository),
         Route("/repository/{repository}/event/{seq:seq}", pages.show_event),
+        Route("/mirror/{name}", pages.show_mirror),
         Route("/pushes", pages.show_pushes),
         Route("/pushes/live", Feed(watcher, pages.name_for).answer),
         Route("/deliveries", pages.show_deliveries),
@@ -89,8 +92,9 @@ def make_application(
         Route(SIGN_IN, lambda request: RedirectResponse("/", 303)),
         Mount("/static", StaticFiles(directory=Path(__file__).with_name("static"))),
     ]
-    allowed = ["localhost", "127.0.0.1", "[::1]", *map(_name_host, hosts)]
-    return Starlette(
+    own, _ = address(settings.listen, "dashboard.listen")
+    allowed = ["localhost", "127.0.0.1", "[::1]", *map(_name_host, (own, *settings.hosts))]
+    application = Starlette(
         routes=routes,
         middleware=[
             Middleware(TrustedHostMiddleware, allowed_hosts=allowed, www_redirect=False),
@@ -98,6 +102,8 @@ def make_application(
         ],
         exception_handlers={HTTPException: _show_refusal, Exception: _log_crash},
     )
+    application.state.settings = settings
+    return application
 
 
 def _name_host(host: str) -> str:
@@ -144,7 +150,33 @@ class _DashboardPages:
         return request.state.role.sees_all or self._is_public(path)
 
     def show_overview(self, request: Request) -> Response:
-        return self._render(request, "overview.html", waiting=lambda view: self._list_held(request, view))
+        sort = _read_sort(request, "mirror", "state", "behind", "lag", "detached", "seen")
+        return self._render(
+            request,
+            "overview.html",
+            sort=sort,
+            mirrors=lambda view: sorted(view.mirrors, key=SORTS[sort]) if sort else view.mirrors,
+            waiting=lambda view: self._list_held(request, view),
+        )
+
+    def show_mirror(self, request: Request) -> Response:
+        name = request.path_params["name"]
+
+        def find(view: View) -> MirrorRow:
+            for row in view.mirrors:
+                if row.name == name:
+                    return row
+            raise HTTPException(404, "There is no such mirror.")
+
+        return self._render(
+            request,
+            "mirror.html",
+            row=find,
+            mirror=lambda view: view.picture.roster.mirror(name),
+            beat=lambda view: view.picture.heartbeats.get(name),
+            lags=lambda view: sorted(view.lags.get(name, ()), key=lambda each: -each[1].unapplied)[:ROWS],
+            detached=lambda view: [ack for ack in view.detached if ack.mirror == name][:ROWS],
+        )
 
     def _list_held(self, request: Request, view: View) -> list[tuple[RepositoryRow, list[str]]]:
         """List the longest queues of notices, each with the mirrors that it waits for."""
@@ -153,21 +185,28 @@ class _DashboardPages:
 
     def show_repositories(self, request: Request) -> Response:
         text, condition, page = _read_query(request)
+        sort = _read_sort(request, "repository", "event", "released", "announced")
         return self._render(
             request,
             "repositories.html",
+            sort=sort,
             q=text,
-            asked={"q": text, "state": condition.value if condition else ""},
+            asked={"q": text, "state": condition.value if condition else "", "sort": sort},
             condition=condition,
             conditions=list(Condition),
             page=page,
-            rows=lambda view: self._select(request, view),
+            rows=lambda view: self._sort(request, self._select(request, view), sort),
             size=ROWS,
         )
 
     def _select(self, request: Request, view: View) -> list[RepositoryRow]:
         text, condition, _ = _read_query(request)
         return select_rows(self._order(request, view), text, condition, self.name_for(request))
+
+    def _sort(self, request: Request, rows: list[RepositoryRow], sort: str) -> list[RepositoryRow]:
+        name = self.name_for(request)
+        key = SORTS.get(sort, lambda row: name(row.state.repository, row.state.path))
+        return sorted(rows, key=key) if sort else rows
 
     def _order(self, request: Request, view: View) -> Sequence[RepositoryRow]:
         """Return the repositories, the worst first.
@@ -336,6 +375,12 @@ class _DashboardPages:
         made["token"] = lambda: self._make_token(request.state.user.name)
         made |= {"name": self.name_for(request), "may_see": lambda path: self.may_see(request, path)}
         return render(template, request, watcher=self._watcher, view=view, **made)
+
+
+def _read_sort(request: Request, *columns: str) -> str:
+    """Return the column that is asked for; nonsense counts as absent."""
+    sort = request.query_params.get("sort", "")
+    return sort if sort in columns else ""
 
 
 def _read_query(request: Request) -> tuple[str, Condition | None, int]:

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+from ..status.wording import Finding
 from ..words.errors import visible
 
 
@@ -47,6 +48,12 @@ def format_age(at: float, now: float) -> str:
     return f"{format_span(seconds)} ago" if seconds >= 2 else f"{seconds:.0f} s ago"
 
 
+def shorten(finding: Finding) -> str:
+    """Return the text of a finding without the command at its end, which stands below it."""
+    text = finding.text.removesuffix(finding.command or "")
+    return text.removesuffix("; see: ")
+
+
 _environment = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
     autoescape=True,
@@ -55,4 +62,5 @@ _environment = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
+_environment.globals["shorten"] = shorten
 _environment.filters |= {"instant": format_instant, "span": format_span, "age": format_age}

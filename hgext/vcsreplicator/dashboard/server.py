@@ -50,7 +50,7 @@ def run(
         watcher.start()
         try:
             config = asgi.configure(
-                make_application(sources, watcher, readers, journal, hosts=(address[0], *settings.hosts)),
+                make_application(sources, watcher, readers, journal, settings),
                 http=asgi.PatientConnection,
                 loop="asyncio",
                 limit_concurrency=CONNECTIONS,

@@ -11,6 +11,9 @@ from ..words.errors import BadConfig, quote_value
 from ..words.secrecy import Exposure, is_loopback
 from ..words.shape import absolute
 
+# Characters of the name of an installation.
+LONGEST = 60
+
 # The name of a header: a token of HTTP.
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+\Z")
 
@@ -43,7 +46,8 @@ class DashboardSettings:
     that only a proxy names. `anonymous` is the role without a token. `proxy_header` has the name of the user in requests from
     `trusted_proxies` (IP addresses). `hosts` are the names under which clients reach the dashboard, beside its address. `acts` is
     the path of the database that records the acts of operators. `socket` is the path of the Unix socket at which `status` and
-    `check` ask, `socket_users` are the names of the users who may ask there in addition to root and the dashboard's own.
+    `check` ask, `socket_users` are the names of the users who may ask there in addition to root and the dashboard's own. `name` is
+    the installation's, which each page shows. `runbook` is the URL of the page to which findings lead.
     """
 
     listen: str
@@ -55,6 +59,8 @@ class DashboardSettings:
     acts: str | None = None
     socket: str | None = None
     socket_users: tuple[str, ...] = ()
+    name: str | None = None
+    runbook: str | None = None
 
     def __post_init__(self) -> None:
         if self.users is None and self.anonymous is None:
@@ -64,6 +70,10 @@ class DashboardSettings:
             raise ValueError("socket-users: expected together with socket")
         if any(not name or name.isdigit() for name in self.socket_users):
             raise ValueError(f"socket-users: expected names of users, got {quote_value(list(self.socket_users))}")
+        if self.name is not None and (not 0 < len(self.name) <= LONGEST or not self.name.isprintable()):
+            raise ValueError(f"name: expected 1 to {LONGEST} characters in one line, got {quote_value(self.name)}")
+        if self.runbook is not None and not self.runbook.startswith(("https://", "http://")):
+            raise ValueError(f"runbook: expected a URL, got {quote_value(self.runbook)}")
         if self.anonymous is DashboardRole.OPERATOR:
             raise ValueError('anonymous: an act is recorded with who did it; expected "guest" or "reader"')
         if self.anonymous is DashboardRole.READER and not self.is_local:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..status import MirrorLags, Picture
+from ..status import SILENT, MirrorLags, Picture
 from ..status.findings import Expectations, findings
 from ..status.pushes import PushQuery
 from ..status.summary import list_mirrors, list_services
-from ..status.wording import Finding
-from ..words.records import AGGREGATOR, DESTINATION_KEY, RepositoryState
+from ..status.wording import Finding, Severity
+from ..words.records import AGGREGATOR, DESTINATION_KEY, Ack, RepositoryState
 from ..words.roster import FROM, MirrorState, Verb
 from .recent import RecentEvent, RecentEvents
 
@@ -33,6 +33,20 @@ class Condition(enum.StrEnum):
     DELETED = "deleted"
 
 
+class MirrorCondition(enum.StrEnum):
+    """The condition of a mirror, the worst first.
+
+    It is behind if it has lacked an event for SILENT seconds.
+    """
+
+    SILENT = "silent"
+    FAILING = "cannot write"
+    DETACHED = "has detached"
+    BEHIND = "behind"
+    INACTIVE = "not expected to run"
+    CURRENT = "current"
+
+
 _ORDER = {condition: number for number, condition in enumerate(Condition)}
 
 
@@ -44,6 +58,7 @@ class MirrorRow:
     """
 
     name: str
+    condition: MirrorCondition
     standing: str
     repositories: int
     behind: int
@@ -81,7 +96,8 @@ class View:
     """The log as of `now`, by its own clock.
 
     `newest` are the remembered events without those of adoptions, `events` all of each repository, both with the newest first.
-    `pushes` is the number of pushes that came in the last minute.
+    `pushes` is the number of pushes that came in the last minute. `lags` are those of each mirror, and `detached` the levels of
+    detached repositories.
     """
 
     now: float
@@ -93,6 +109,13 @@ class View:
     newest: tuple[RecentEvent, ...]
     events: Mapping[str, list[RecentEvent]]
     pushes: int
+    lags: Mapping[str, MirrorLags]
+    detached: tuple[Ack, ...]
+
+    @property
+    def level(self) -> Severity:
+        """The severity of the worst finding."""
+        return max((finding.level for finding in self.findings), default=Severity.OK)
 
     @property
     def waiting(self) -> int:
@@ -168,22 +191,34 @@ def make_view(picture: Picture, recent: RecentEvents, now: float, expected: Expe
         newest=tuple(event for event in events if not event.is_adoption),
         events=by_repository,
         pushes=recent.count_pushes(now),
+        lags=lags,
+        detached=tuple(picture.detached()),
     )
 
 
 def _list_mirrors(
     picture: Picture, recent: RecentEvents, lags: Mapping[str, MirrorLags], now: float
 ) -> Iterable[MirrorRow]:
-    known = {mirror.name: mirror for mirror in picture.roster.mirrors}
+    known, silent = {mirror.name: mirror for mirror in picture.roster.mirrors}, picture.silent(now)
     for line in list_mirrors(picture, lags):
         lacks = [(state, lag.unapplied) for state, lag in lags[line.name] if lag.unapplied]
-        mirror = known.get(line.name)
+        mirror, beat = known.get(line.name), picture.heartbeats.get(line.name)
+        lag = _measure_wait(picture, recent, lacks, now)
+        conditions = {
+            MirrorCondition.SILENT: line.name in silent,
+            MirrorCondition.FAILING: beat is not None and beat.trouble is not None,
+            MirrorCondition.DETACHED: line.detached > 0,
+            MirrorCondition.BEHIND: lag >= SILENT,
+            MirrorCondition.INACTIVE: not picture.runs(line.name, now),
+            MirrorCondition.CURRENT: True,
+        }
         yield MirrorRow(
             name=line.name,
+            condition=next(condition for condition, holds in conditions.items() if holds),
             standing=f"{mirror.state}, {mirror.role}" if mirror else "not in the roster",
             repositories=line.repositories,
             behind=line.behind,
-            lag=_measure_wait(picture, recent, lacks, now),
+            lag=lag,
             detached=line.detached,
             seen=line.seen or 0.0,
         )
@@ -231,6 +266,20 @@ def _list_repositories(picture: Picture, now: float) -> list[RepositoryRow]:
 def order_rows(rows: Iterable[RepositoryRow], find_name: Callable[[RepositoryRow], str]) -> list[RepositoryRow]:
     """Sort repositories, the worst first, and equals by this name."""
     return sorted(rows, key=lambda row: (_ORDER[row.condition], -row.waits, find_name(row)))
+
+
+# What columns are sorted by, if a reader asks for it; the default is the order of the rows.
+SORTS: Mapping[str, Callable[[Any], Any]] = {
+    "event": lambda row: -row.state.seq,
+    "released": lambda row: -row.state.released,
+    "announced": lambda row: -row.state.noticed,
+    "mirror": lambda row: row.name,
+    "state": lambda row: list(MirrorCondition).index(row.condition),
+    "behind": lambda row: -row.behind,
+    "lag": lambda row: -row.lag,
+    "detached": lambda row: -row.detached,
+    "seen": lambda row: row.seen,
+}
 
 
 def _find_condition(state: RepositoryState, detached: Collection[str]) -> Condition:

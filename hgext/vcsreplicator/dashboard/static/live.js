@@ -11,6 +11,7 @@ document.addEventListener("keydown", (event) => {
 const main = document.querySelector("main[data-live]");
 if (main) {
   let due = false, asked = 0, answered = 0;
+  const icon = document.querySelector("link[rel=icon]");
   const status = document.createElement("div");
   status.setAttribute("role", "status");
   main.before(status);
@@ -41,9 +42,13 @@ if (main) {
     // A proxy may answer with a page of its own.
     const content = page.querySelector("main[data-live]");
     if (!content) {
+      document.title = `no answer: ${document.title.replace(/^(no answer|warning|critical): /, "")}`;
+      icon.href = "/static/icon-critical.svg";
       const failure = answer ? `answers with status ${answer.status} and not with this page` : "does not answer";
       return say(`The dashboard ${failure}. ${age()}.`, "critical");
     }
+    document.title = page.title;
+    icon.href = page.querySelector("link[rel=icon]").getAttribute("href");
     if (isInUse()) return;
     main.replaceChildren(...content.childNodes);
     document.querySelector("footer").replaceChildren(...page.querySelector("footer").childNodes);
