@@ -52,7 +52,8 @@ def test_many_repositories_of_a_group_get_its_right_but_not_on_their_hgrc(tmp_pa
     top = str(tmp_path)
     [trouble] = group_troubles([waiting(f"{top}/{number}") for number in range(9)], [top])
     given = f"chown -R {name_own_user()} {top} && chmod -R g+rwX {top}"
-    assert trouble.text.endswith(f"run: {given} && find {top} -path '*/.hg/hgrc' -exec chmod g-w {{}} +")
+    settled = f"find {top} -type d -exec chmod g+s {{}} + -o -path '*/.hg/hgrc' -exec chmod g-w {{}} +"
+    assert trouble.text.endswith(f"run: {given} && {settled}")
 
 
 def test_other_reasons_roots_and_refusals_keep_their_own_trouble() -> None:

@@ -20,23 +20,21 @@ def explain(folder: str, error: Exception) -> str:
     return f"{reason}: {path}; as root, run: {give_repositories([folder])}"
 
 
-def give_repositories(folders: Sequence[str]) -> str:
+def give_repositories(folders: Sequence[str], owner: str | None = None) -> str:
     """Return the command that gives repositories to this user.
 
     Many are given by the folder that has them all. If a group may write in the folder above one, it gets this right in the
-    repository too, but not on its hgrc: that has hooks.
+    repository too, but not on its hgrc: that has hooks. `owner` names another user and the group that gets this right in any case.
     """
-    if len(folders) > NAMED:
-        top = shlex.quote(os.path.commonpath(folders))
-        quoted, take_back = top, f"find {top} -path '*/.hg/hgrc' -exec chmod g-w {{}} +"
-    else:
-        quoted = " ".join(map(shlex.quote, folders))
-        take_back = f"chmod -f g-w {' '.join(f'{shlex.quote(folder)}/.hg/hgrc' for folder in folders)}"
-    groups = {_find_group(os.path.dirname(folder)) for folder in folders} - {None}
-    if not groups:
-        return f"chown -R {name_own_user()} {quoted}"
-    owner = f"{name_user(os.geteuid())}:{groups.pop()}"
-    return f"chown -R {owner} {quoted} && chmod -R g+rwX {quoted} && {take_back}"
+    quoted = shlex.join(folders if len(folders) <= NAMED else [os.path.commonpath(folders)])
+    if owner is None:
+        groups = {_find_group(os.path.dirname(folder)) for folder in folders} - {None}
+        if not groups:
+            return f"chown -R {name_own_user()} {quoted}"
+        owner = f"{name_user(os.geteuid())}:{groups.pop()}"
+    # Without the first, what a member of the group adds would be in a group of its own.
+    settle = f"find {quoted} -type d -exec chmod g+s {{}} + -o -path '*/.hg/hgrc' -exec chmod g-w {{}} +"
+    return f"chown -R {owner} {quoted} && chmod -R g+rwX {quoted} && {settle}"
 
 
 def explain_closed(folder: str) -> str | None:
