@@ -78,6 +78,10 @@ class DestinationCondition:
         if was_away:
             self._log_recovery()
 
+    def note_log_answer(self) -> None:
+        """Let the next report be written soon: the log answers again."""
+        self._reporter.note_answer()
+
     def _log_recovery(self) -> None:
         if self.trouble is None:
             logger.info("delivering again")

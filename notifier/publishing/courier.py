@@ -230,7 +230,8 @@ class _DeliveryLoop:
                 self.take_record(record)
                 has_read = True
             self.orders.read_replays()
-            self.reader.record_answer()
+            if self.reader.record_answer():
+                self.condition.note_log_answer()
         except Unavailable as error:
             self.reader.rest(error)
         return has_read

@@ -250,8 +250,10 @@ class NoticeReader:
         self._rests_until = self._clock.monotonic() + delay
         logger.warning("log unavailable", reason=str(error), retry_in=round(delay, 2))
 
-    def record_answer(self) -> None:
-        self._failures = 0
+    def record_answer(self) -> bool:
+        """Note that the log answers; return whether it did not before."""
+        was_away, self._failures = self._failures > 0, 0
+        return was_away
 
     def wake(self) -> None:
         """End the running or the next wait for records; any thread may call it."""

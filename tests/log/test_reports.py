@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Reports of services, where the log does not take them."""
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any
@@ -22,10 +23,13 @@ class LogWithoutTopic:
 
     def __init__(self) -> None:
         self.now, self.asked = 1000.0, 0
+        self.on_asked: Callable[[], None] = lambda: None
 
     def append(self, records: Any, *, timeout: float) -> None:
         self.asked += 1
-        self.now += timeout
+        self.now += timeout / 2
+        self.on_asked()
+        self.now += timeout / 2
         raise Unavailable("no topic services")
 
 
@@ -38,6 +42,33 @@ def test_a_log_without_the_topic_costs_little_of_a_services_time(monkeypatch: py
         reporter.report([ServiceTrouble(text=f"disk {'a' * turn} full", since=1.0)], now=log.now)
         log.now += 0.5
     assert 2 <= log.asked <= 4
+
+
+@pytest.mark.parametrize("answers_meanwhile", [False, True], ids=["afterwards", "while a report fails"])
+def test_a_report_follows_at_once_when_the_log_answers_again(
+    monkeypatch: pytest.MonkeyPatch, answers_meanwhile: bool
+) -> None:
+    log, taken = LogWithoutTopic(), list[float]()
+    monkeypatch.setattr(reports.time, "monotonic", lambda: log.now)
+    reporter = reports.ServiceReporter(log, "relay hg")  # type: ignore[arg-type]
+    for _ in range(3):
+        log.now += reports.REST
+        if answers_meanwhile:
+            log.on_asked = reporter.note_answer
+        reporter.report([], now=log.now)
+    assert log.asked == 3
+    monkeypatch.setattr(log, "append", lambda records, *, timeout: taken.append(log.now) or [(0, 0)])
+    log.now += 0.1
+    if not answers_meanwhile:
+        reporter.report([], now=log.now)
+        assert taken == []
+        reporter.note_answer()
+    assert reporter.due <= log.now
+    reporter.report([], now=log.now)
+    assert taken == [log.now]
+    reporter.note_answer()
+    reporter.report([], now=log.now)
+    assert taken == [log.now]
 
 
 def test_a_trouble_whose_text_differs_in_a_number_is_no_other_trouble(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import structlog
@@ -37,7 +37,7 @@ from hgext.vcsreplicator.status.findings import STALLED
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import BadConfig, Expired, Unavailable
 from hgext.vcsreplicator.words.event import Type
-from hgext.vcsreplicator.words.records import ServiceReport, ServiceTrouble
+from hgext.vcsreplicator.words.records import AGGREGATOR, ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from hgext.vcsreplicator.words.wire import INLINE_LIMIT
 from testing.builders.aggregator.states import some_state, state_of
@@ -225,6 +225,23 @@ def test_a_log_that_cannot_be_checked_ends_no_round(bench: Bench) -> None:
             bench.log.beginnings = beginnings  # type: ignore[method-assign]
         assert any(line["event"] == "log not readable" for line in lines)
         bench.wait_for_rounds(3)
+
+
+def test_a_relay_reports_at_once_when_the_log_answers_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise `check` says for twenty seconds that the relay does not run."""
+    monkeypatch.setattr(reports, "REST", 3600.0)
+    append, collect = bench.log.append, bench.log.collect
+
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise Unavailable("away")
+
+    bench.log.append = fail  # type: ignore[method-assign]
+    with structlog.testing.capture_logs() as lines, bench.running(scan=3600):
+        bench.log.collect = fail  # type: ignore[method-assign]
+        append([NewRecord(topic=STATE, key=AGGREGATOR, value=b"{}")])  # wakes the reader
+        eventually(lambda: {"report not written", "state not readable"} <= {line["event"] for line in lines})
+        bench.log.append, bench.log.collect = append, collect  # type: ignore[method-assign]
+        eventually(bench.reports)
 
 
 def test_a_stop_waits_for_what_is_being_sent(bench: Bench) -> None:

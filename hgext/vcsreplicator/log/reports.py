@@ -46,10 +46,11 @@ logger = structlog.get_logger()
 
 
 class ServiceReporter:
-    """Writes the reports of one service; used by one thread.
+    """Writes the reports of one service; used by one thread, but for `note_answer`.
 
     It writes at most one in INTERVAL seconds, unless the troubles change by more than a number. After a report that the log did not
-    take, it writes none for REST seconds. The reports say how many partitions `topic` has for the service, if that is known.
+    take, it writes none for REST seconds, or until `note_answer`. The reports say how many partitions `topic` has for the service,
+    if that is known.
 
     With `is_watchful`, `is_shared` says that another process reports as the same service: two searches found it. A single one may
     find the last report of a former process of this service.
@@ -63,12 +64,25 @@ class ServiceReporter:
         self._written: int | None = None
         self._own = deque[float](maxlen=OWN)
         self._due = self._rests_until = float("-inf")
+        # When the newest report that failed began, and when the log answered anew.
+        self._failed_at = self._answered_at = float("-inf")
         self._reported: list[tuple[bool, bool, str]] = []
 
     @property
     def due(self) -> float:
         """When a report is written even if no trouble has changed, by `time.monotonic`."""
-        return max(self._due, self._rests_until)
+        return max(self._due, self._find_rest_end())
+
+    def note_answer(self) -> None:
+        """Note that the log, which did not answer, does again; any thread may call it.
+
+        The next report is due then, if the last one failed: until it comes, `check` takes the service for a dead one.
+        """
+        self._answered_at = time.monotonic()
+
+    def _find_rest_end(self) -> float:
+        """Return when the rest after a failed report ends: it does not outlast an answer."""
+        return self._rests_until if self._failed_at > self._answered_at else float("-inf")
 
     def report(self, troubles: Collection[ServiceTrouble], *, now: float) -> None:
         """Write a report if one is due, and a warning to the logger if that fails.
@@ -81,7 +95,7 @@ class ServiceReporter:
         )
         named = sorted((trouble.is_urgent, trouble.is_permanent, name_trouble(trouble.text)) for trouble in found)
         started = time.monotonic()
-        if started < self._rests_until or (started < self._due and named == self._reported):
+        if started < self._find_rest_end() or (started < self._due and named == self._reported):
             return
         if self._is_watchful and self._written is not None and started >= max(self._due, self._search_due):
             self._search_due = started + SEARCH
@@ -95,7 +109,7 @@ class ServiceReporter:
             record = NewRecord(topic=SERVICES, key=self._service, value=to_json(report))
             [(_, self._written)] = self._log.append([record], timeout=TIMEOUT)
         except ReplicationError as error:
-            self._rests_until = time.monotonic() + REST
+            self._due, self._failed_at, self._rests_until = float("-inf"), started, time.monotonic() + REST
             # A log in trouble is not asked more than the report itself needs.
             self._search_due = time.monotonic() + SEARCH
             logger.warning("report not written", reason=str(error))

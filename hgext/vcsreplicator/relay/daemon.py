@@ -128,6 +128,7 @@ class _Relay:
         self._work.on_trouble = self._is_woken.set
         self._watch.on_state, self._work.on_failed = self._server.announced, self._server.failed
         self._reporter = ServiceReporter(log, f"{RELAY_KEY}{settings.source}", topic=EVENTS, is_watchful=True)
+        self._watch.on_answer = self._note_log_answer
         self._outside = OutsideWatch(port)
         self._log, self._blobs_due = log, float("-inf")
         self._gone = GoneWatch(settings, log, self._watch, clock, stop)
@@ -190,6 +191,11 @@ class _Relay:
         if self._found:
             self._is_woken.set()
         self._server.sent(folder, seq)
+
+    def _note_log_answer(self) -> None:
+        """Report soon, for the thread that follows the log, which answers again."""
+        self._reporter.note_answer()
+        self._is_woken.set()
 
     def _note_answer(self, folder: str, reason: str | None) -> None:
         """Report soon that a push was refused, or no more, for the socket's thread."""

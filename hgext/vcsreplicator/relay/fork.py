@@ -34,16 +34,18 @@ class StateWatch:
 
     It remembers the relay's own events, since the aggregator may see them late. It calls `on_state`, which must not raise, with
     each state once `state` returns it: with all of them after the first reading, and after each rereading that a failure requires.
+    Before such a rereading is handed on, it calls `on_answer`: the log answers again.
     """
 
     def __init__(self, log: Log, stop: threading.Event) -> None:
         self.on_state: Callable[[RepositoryState], None] = lambda state: None
+        self.on_answer: Callable[[], None] = lambda: None
         self._log, self._stop = log, stop
         self._states: dict[str, RepositoryState] = {}
         self._sent: dict[str, SentEvent] = {}
         # The newest event of each repository that left its path.
         self._departed: dict[str, SentEvent] = {}
-        self._read_once = threading.Event()
+        self._read_once, self._has_failed = threading.Event(), False
         self._reader: Reader | None = None
         self._thread = threading.Thread(target=self._follow, name="relay-state", daemon=True)
 
@@ -102,6 +104,7 @@ class StateWatch:
             except ReadStopped:
                 return
             except ReplicationError as error:
+                self._has_failed = True
                 logger.warning("state not readable", reason=str(error))
                 self._stop.wait(1.0)
 
@@ -113,6 +116,8 @@ class StateWatch:
                 _read_record(record, states)
             self._states, self._reader = states, reader
             self._read_once.set()
+            if self._has_failed:
+                self.on_answer()
             for state in states.values():
                 self.on_state(state)
             while not self._stop.is_set():

@@ -53,7 +53,7 @@ class Log(MemoryLog):
         self.waits: list[float] = []
 
     def append(self, messages: Sequence[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:
-        if self.errors_away and any(message.topic == ERRORS for message in messages):
+        if self.away or (self.errors_away and any(message.topic == ERRORS for message in messages)):
             raise Unavailable("the log is away")
         return super().append(messages, timeout=timeout)
 
@@ -929,6 +929,18 @@ def test_a_destination_that_cannot_say_which_parts_fail_reports_that(turns: Turn
     assert reported(turns) == [(text, False)]
     wrong.clear()
     turns.clock.advance(REPORT_INTERVAL)
+    turns.loop.report()
+    assert reported(turns) == []
+
+
+def test_a_destination_reports_at_once_when_the_log_answers_again(turns: Turns) -> None:
+    """Otherwise `check` says for twenty seconds that its notifier does not run."""
+    turns.log.away = True
+    turns.take(1)
+    turns.loop.report()
+    assert turns.log.records(SERVICES) == []
+    turns.log.away = False
+    turns.take(3)
     turns.loop.report()
     assert reported(turns) == []
 
