@@ -155,6 +155,19 @@ def test_a_damaged_outbox_is_reported_though_nothing_waits(round_: Round) -> Non
     assert told.endswith("or move .hg/store/outbox.* away to start a new history on all mirrors")
 
 
+def test_damage_in_an_outbox_of_the_same_size_is_reported(round_: Round) -> None:
+    """Each push would be refused, and the first one would be the first to show it."""
+    round_.create("a", 2)
+    file = round_.root / "a/.hg/store/outbox.0001.log"
+    content = file.read_bytes()
+    file.write_bytes(content[:-30] + b"?" + content[-29:])
+    jobs, [told] = round_.make(2_000_000_000.0)
+    assert jobs == []
+    assert told.startswith("its outbox cannot be read: outbox.0001.log: damaged record at byte")
+    file.write_bytes(content)
+    assert round_.make(2_000_000_000.0) == ([], [])
+
+
 def test_a_transaction_that_may_be_abandoned_is_recovered(round_: Round) -> None:
     round_.create("a", 1, sent=False)
     (round_.root / "a/.hg/store/journal").touch()

@@ -132,6 +132,16 @@ class Outbox:
         end = self.end()
         return None if end is None else end.newest
 
+    def is_torn(self) -> bool:
+        """Return whether the newest entry is damaged, so that none can follow; decode none."""
+        try:
+            for number in reversed(self.segments()):
+                if self._open_segment(number).last() is not None:
+                    return False
+        except TornRecord:
+            return True
+        return False
+
     def names(self) -> dict[str, str | int]:
         """Return the names of the oldest unsent event, or of the newest, for a log line.
 

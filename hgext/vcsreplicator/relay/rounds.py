@@ -96,8 +96,8 @@ def check_repository(folder: str, work: Work, losses: LossWatch, now: float) -> 
             sent = box.sent()
             if is_due := not (sent and losses.is_confirmed(folder, sent.id) and box.ends_at(sent)):
                 work.add(folder, Job.SEND)
-            # What is sent may be damaged, and then no event can follow: the job of a refused push has seen that.
-            if is_due or failure is not None or "outbox.fork" in names:
+            # What is sent may be damaged, and then no event can follow.
+            if is_due or failure is not None or "outbox.fork" in names or box.is_torn():
                 found.insert(0, _find_waiting(folder, box, failure, now))
         elif abs(now - os.stat(os.path.join(folder, ".hg", "requires")).st_mtime) > ANNOUNCE_AFTER:
             work.add(folder, Job.ANNOUNCE)
