@@ -215,7 +215,7 @@ def test_a_destination_that_cannot_be_opened_is_in_trouble_alone(log: Log, notif
         def open(self, name: str, clock: Clock, log: Log) -> Scripted:
             if self.down is not None:
                 raise self.down
-            return Scripted.open(self, name, clock)
+            return Scripted.open(self, name, clock, log)
 
     wrong, other = Wrong(down=BadConfig("database: cannot be used")), Scripted()
     notifier.start(it=wrong, other=other)
