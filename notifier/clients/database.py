@@ -12,11 +12,15 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from hgext.vcsreplicator.log import LARGEST
 from hgext.vcsreplicator.log.ownership import close_to_others, make_file, name_owner
-from hgext.vcsreplicator.words.errors import BadConfig, ReplicationError, Unavailable
+from hgext.vcsreplicator.words.errors import BadConfig, MalformedEvent, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.passing import is_passing_for
+from hgext.vcsreplicator.words.shape import from_json, plain
+
+T = TypeVar("T")
 
 # The path of an empty database that leaves no file.
 NOWHERE = ":memory:"
@@ -105,6 +109,16 @@ class Database:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def read_storable(kind: type[T], value: bytes) -> T:
+    """Read a record of the log whose text SQLite takes; raises MalformedEvent."""
+    found = from_json(kind, value, limit=LARGEST)
+    try:
+        "".join(each for each in plain(found).values() if isinstance(each, str)).encode()
+    except UnicodeEncodeError as error:
+        raise MalformedEvent(f"{kind.__name__}: expected text without surrogates") from error
+    return found
 
 
 def own(path: str) -> None:

@@ -3,11 +3,13 @@
 
 import enum
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 from hgext.vcsreplicator.log.requests import COLUMNS, RequestTable
 from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.words.shape import Count, Time, extensible
 
 from ..clients.database import Database
 
@@ -33,8 +35,15 @@ CREATE TABLE IF NOT EXISTS repositories (
 """
 _SKIP = "UPDATE requests SET skipped = ?, skipped_offset = ? WHERE id = ?"
 _SKIPPED = "SELECT skipped FROM requests WHERE destination = ? AND kind = 'skip' AND skipped_offset >= ?"
-_LAST_PAUSE = """SELECT kind FROM requests WHERE destination = ? AND kind IN ('pause', 'resume') AND done_at IS NOT NULL
+_LAST_PAUSE = """SELECT kind FROM requests WHERE destination = ? AND kind IN ('pause', 'resume')
     ORDER BY id DESC LIMIT 1"""
+# The members of `RequestRecord`, in their order.
+_RECORDS = """SELECT kind, argument, who, asked_at, done_at, result, skipped, skipped_offset FROM requests
+    WHERE destination = ? ORDER BY id"""
+_SAME = "SELECT id, done_at FROM requests WHERE destination = ? AND kind = ? AND who = ? AND asked_at = ?"
+_RESTORE = """INSERT INTO requests (kind, argument, who, asked_at, done_at, result, skipped, skipped_offset, destination)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_RESTORE_ANSWER = "UPDATE requests SET done_at = ?, result = ?, skipped = ?, skipped_offset = ? WHERE id = ?"
 _RECORD_CONDITION = """INSERT INTO conditions (destination, time, content) VALUES (?, ?, ?)
     ON CONFLICT (destination) DO UPDATE SET time = excluded.time, content = excluded.content"""
 _FORMER_NUMBERS = "SELECT repository, number FROM repositories"
@@ -48,6 +57,24 @@ class Kind(enum.StrEnum):
     RESUME = "resume"
     SKIP = "skip"
     REPLAY = "replay"
+
+
+@extensible
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRecord:
+    """A request of an operator. Topic `notifier`, key `request/DESTINATION/TIME-KIND`; `argument` is JSON.
+
+    A skip has the id of the skipped message and the offset of its notice.
+    """
+
+    kind: str
+    argument: str
+    who: str
+    asked_at: Time
+    done_at: Time | None = None
+    result: str | None = None
+    skipped: str | None = None
+    skipped_offset: Count | None = None
 
 
 class StateDatabase(Database):
@@ -66,12 +93,32 @@ class StateDatabase(Database):
             self.run(_SKIP, (skipped, offset, number))
             self.requests.answer(number, result, now=now)
 
+    def list_records(self, destination: str) -> list[RequestRecord]:
+        """Return all requests to a destination for the log, oldest first."""
+        names = [member.name for member in fields(RequestRecord)]
+        rows = self.rows(_RECORDS, (destination,))
+        return [RequestRecord(**dict(zip(names, row, strict=True))) for row in rows]
+
+    def restore_requests(self, destination: str, records: Iterable[RequestRecord]) -> None:
+        """Add the requests that are missing here, and the missing answers; all or nothing."""
+        with self.writing():
+            for each in records:
+                columns = tuple(getattr(each, member.name) for member in fields(each))
+                known = self.rows(_SAME, (destination, each.kind, each.who, each.asked_at))
+                if not known:
+                    self.run(_RESTORE, (*columns, destination))
+                elif known[0][1] is None and each.done_at is not None:
+                    self.run(_RESTORE_ANSWER, (*columns[4:], known[0][0]))
+
     def skipped(self, destination: str, position: int) -> set[str]:
         """Return the ids of skipped messages from a position on; none may be sent."""
         return {message for (message,) in self.rows(_SKIPPED, (destination, position))}
 
     def paused(self, destination: str) -> bool:
-        """Return whether the last pause or resume that was carried out is a pause."""
+        """Return whether the last pause or resume is a pause.
+
+        It takes effect before it is answered, which waits for the log.
+        """
         return self.rows(_LAST_PAUSE, (destination,)) == [(Kind.PAUSE.value,)]
 
     def record_condition(self, destination: str, content: Mapping[str, Any], *, now: float) -> None:

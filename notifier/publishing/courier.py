@@ -33,6 +33,7 @@ from ..messages.message import Message, messages
 from .condition import DestinationCondition
 from .orders import Orders
 from .reading import NoticeReader, describe_missing, group, has_records
+from .requests import restore_requests
 from .settings import NotifierSettings
 
 # Seconds that any wait may last.
@@ -78,6 +79,8 @@ class Courier:
             missing = describe_missing(self.name, self.settings, self.log, self.notifier.state)
             if missing is not None and not has_records(self.name, self.log):
                 raise Unavailable(missing)
+            with contextlib.closing(self._open_state()) as state:
+                restore_requests(self.name, self.log, state)
             destination = self.settings.open(self.name, self.clock, self.log)
         except (BadConfig, Unavailable) as error:
             self._report_trouble(error)

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Operators' requests to one destination: pause, resume, skip, replay.
 
-The courier carries them out between the turns of its loop. It answers a request only after it took effect. The request stays open
-until then: if the daemon is killed in between, it is carried out again. A request that can never work is answered with its error,
-and stops neither the destination nor other requests. A replay reads the log beside the live stream.
+The courier carries them out between the turns of its loop. It answers a request only after it took effect, in the log before it
+does so in the file. The request stays open until then: if the daemon is killed in between, it is carried out again. A request
+that can never work is answered with its error, and stops neither the destination nor other requests. A replay reads the log
+beside the live stream.
 """
 
 import datetime
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,9 +25,10 @@ from hgext.vcsreplicator.words.shape import from_json
 
 from ..delivery.rejects import Rejects, judged
 from ..delivery.window import Window
-from ..destinations.state import Kind, StateDatabase
+from ..destinations.state import Kind, RequestRecord, StateDatabase
 from ..messages.message import Message, clean
 from .reading import NoticeReader
+from .requests import record_requests
 
 # Seconds between two readings of the requests.
 ASK_EVERY = 1.0
@@ -241,6 +244,7 @@ class Orders:
                 self._skip_message(request)
             case Kind.REPLAY:
                 if not self.reader.is_resting and all(replay.request.id != request.id for replay in self._replays):
+                    record_requests(self.name, self.log, [_to_record(request)])
                     self._replays.append(Replay(request, self.log))
             case _:
                 raise Rejected("no such kind of request; ask with the program of this version")
@@ -307,9 +311,18 @@ class Orders:
 
     def _answer_request(self, request: OperatorRequest, result: str, *, skipped: Message | None = None) -> None:
         result, now = clean(result), self.clock.now()
+        answered = replace(_to_record(request), done_at=now, result=result)
+        if skipped is not None:
+            answered = replace(answered, skipped=skipped.id, skipped_offset=skipped.offset)
+        record_requests(self.name, self.log, [answered])
         if skipped is None:
             self.state.requests.answer(request.id, result, now=now)
         else:
             self.state.answer_skip(request.id, result, now=now, skipped=skipped.id, offset=skipped.offset)
         self._meant.pop(request.id, None)
         logger.info("request carried out", request=request.id, kind=request.kind, who=request.who, result=result)
+
+
+def _to_record(request: OperatorRequest) -> RequestRecord:
+    argument = json.dumps(request.argument, sort_keys=True)
+    return RequestRecord(kind=request.kind, argument=argument, who=request.who, asked_at=request.asked_at)

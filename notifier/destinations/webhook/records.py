@@ -10,22 +10,20 @@ nothing. One thread does all of it.
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import structlog
 
-from hgext.vcsreplicator.log import LARGEST, NOTICES, NOTIFIER, Log, NewRecord, TooLarge
+from hgext.vcsreplicator.log import NOTICES, NOTIFIER, Log, NewRecord, TooLarge
 from hgext.vcsreplicator.log.table import read_table
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import MalformedEvent, quote_value
 from hgext.vcsreplicator.words.records import DESTINATION_GROUP
-from hgext.vcsreplicator.words.shape import extensible, from_json, plain, to_json
+from hgext.vcsreplicator.words.shape import extensible, to_json
 
+from ...clients.database import read_storable
 from ...delivery.destination import DATABASE_KEY
 from .deliveries import Deliveries, OwedDelivery
 from .subscriptions import SubscriptionRecord
-
-T = TypeVar("T")
 
 # Seconds for which the position waits for a delivery to be confirmed.
 SETTLES_WITHIN = 1.0
@@ -137,29 +135,18 @@ class WebhookRecords:
         for (_, key), record in read_table(self._log, NOTIFIER).records.items():
             kind, _, rest = key.partition("/")
             destination, _, item = rest.partition("/")
-            if destination != self._name or record.value is None:
+            if destination != self._name or record.value is None or not item.isprintable():
                 continue
             try:
                 if f"{kind}/" == DATABASE_KEY:
-                    named = _read_value(DatabaseRecord, record.value).id
+                    named = read_storable(DatabaseRecord, record.value).id
                 elif kind == "subscription":
-                    item.encode()
-                    subscriptions[item] = _read_value(SubscriptionRecord, record.value)
+                    subscriptions[item] = read_storable(SubscriptionRecord, record.value)
                 elif kind == "owed":
-                    owed[_read_number(item)] = _read_value(OwedDelivery, record.value)
-            except (MalformedEvent, UnicodeEncodeError) as error:
+                    owed[_read_number(item)] = read_storable(OwedDelivery, record.value)
+            except MalformedEvent as error:
                 logger.error("record of the notifier not readable", key=key, reason=str(error))
         return named, subscriptions, owed
-
-
-def _read_value(kind: type[T], value: bytes) -> T:
-    """Return a record.
-
-    Raises MalformedEvent, or UnicodeEncodeError for text that SQLite does not take.
-    """
-    found = from_json(kind, value, limit=LARGEST)
-    "".join(each for each in plain(found).values() if isinstance(each, str)).encode()
-    return found
 
 
 def _read_number(text: str) -> int:

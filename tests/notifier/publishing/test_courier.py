@@ -15,13 +15,14 @@ import pytest
 import structlog
 from prometheus_client import REGISTRY
 
-from hgext.vcsreplicator.log import ERRORS, NOTICES, SERVICES, NewRecord, Record
+from hgext.vcsreplicator.log import ERRORS, NOTICES, NOTIFIER, SERVICES, NewRecord, Record
 from hgext.vcsreplicator.log import Log as AnyLog
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import BadConfig, Expired, Rejected, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.records import ErrorRecord, Notice, ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.retry import RECONNECT
 from hgext.vcsreplicator.words.shape import from_json, to_json
+from notifier.clients.database import NOWHERE
 from notifier.delivery.destination import DeliveryOutcome
 from notifier.delivery.window import Delivery
 from notifier.destinations.state import Kind, StateDatabase
@@ -31,6 +32,7 @@ from notifier.publishing import courier, orders, reading
 from notifier.publishing.condition import REPORT_INTERVAL
 from notifier.publishing.courier import Courier, _DeliveryLoop
 from notifier.publishing.reading import NoticeMark, group
+from notifier.publishing.requests import restore_requests
 from notifier.publishing.settings import NotifierSettings
 from testing.builders.log.log_storage import kafka_storage
 from testing.builders.log.memorylog import MemoryLog, MemoryReader
@@ -44,16 +46,21 @@ pytestmark = pytest.mark.processes
 
 
 class Log(MemoryLog):
-    """Keeps no rejects while `errors_away`; `waits` is how long each reading of notices was ready to wait."""
+    """Keeps no rejects while `errors_away`, no answers while `answers_away`.
+
+    `waits` is how long each reading of notices was ready to wait.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.errors_away = self.away = False
+        self.errors_away = self.answers_away = self.away = False
         self.beginning = 0
         self.waits: list[float] = []
 
     def append(self, messages: Sequence[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:
         if self.away or (self.errors_away and any(message.topic == ERRORS for message in messages)):
+            raise Unavailable("the log is away")
+        if self.answers_away and any(message.topic == NOTIFIER for message in messages):
             raise Unavailable("the log is away")
         return super().append(messages, timeout=timeout)
 
@@ -440,6 +447,35 @@ def _write_request(turns: Turns, kind: str, argument: str) -> int:
     number = turns.ask(Kind.SKIP)
     turns.state.run("UPDATE requests SET kind = ?, argument = ? WHERE id = ?", (kind, argument, number))
     return number
+
+
+def test_a_pause_takes_effect_before_the_log_has_its_answer(turns: Turns) -> None:
+    number = turns.ask(Kind.PAUSE)
+    turns.log.answers_away = True
+    publish_pushes(turns.log, "x", 1, 1)
+    turns.take(3)
+    assert (turns.destination.got, turns.state.requests.read(number).done_at) == ([], None)
+    turns.log.answers_away = False
+    turns.take(1)
+    assert turns.state.requests.read(number).result == "paused"
+
+
+def test_a_skip_and_a_replay_under_way_outlive_the_notifiers_file(turns: Turns) -> None:
+    turns.destination.answer = lambda message: Unavailable("no") if message.sequence == 1 else None
+    publish_pushes(turns.log, "x", 1, 1)
+    turns.take(3)
+    turns.ask(Kind.SKIP)
+    turns.take(2)
+    turns.ask(Kind.REPLAY, repository="x", since_push=1)
+    turns.take(1)
+    with closing(StateDatabase(NOWHERE)) as new:
+        restore_requests("it", turns.log, new)
+        assert [(each.kind, bool(each.skipped)) for each in new.list_records("it")] == [
+            ("skip", True),
+            ("replay", False),
+        ]
+        assert len(new.skipped("it", 0)) == 1
+        assert [each.kind for each in new.requests.list_open("it")] == ["replay"]
 
 
 def test_request_of_an_unknown_kind_is_answered_and_holds_up_no_other(turns: Turns) -> None:

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Operators' requests in the log, and files of the notifier that are lost."""
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from hgext.vcsreplicator.log import NOTIFIER, NewRecord
+from notifier.clients.database import NOWHERE
+from notifier.destinations.state import Kind, RequestRecord, StateDatabase
+from notifier.publishing.requests import record_requests, restore_requests
+from testing.builders.log.memorylog import MemoryLog
+from testing.builders.notifier.notices import with_topics
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    log = MemoryLog()
+    with_topics(log)
+    return log
+
+
+@pytest.fixture
+def state(log: MemoryLog) -> Iterator[StateDatabase]:
+    with closing(StateDatabase(NOWHERE)) as state:
+        yield state
+
+
+def a_request(kind: Kind, at: float, **more: object) -> RequestRecord:
+    return RequestRecord(kind=kind.value, argument="{}", who="dana", asked_at=at, **more)  # type: ignore[arg-type]
+
+
+def test_requests_of_an_earlier_file_go_into_the_log_and_from_there_into_a_new_one(
+    log: MemoryLog, state: StateDatabase
+) -> None:
+    paused, replay = state.requests.ask("it", Kind.PAUSE, {}, who="dana", now=1.0), {"repository": "x", "since_push": 2}
+    state.requests.answer(paused, "paused", now=2.0)
+    state.requests.ask("it", Kind.REPLAY, replay, who="erin", now=3.0)
+    state.requests.ask("other", Kind.PAUSE, {}, who="dana", now=4.0)
+    restore_requests("it", log, state)
+    with closing(StateDatabase(NOWHERE)) as new:
+        restore_requests("it", log, new)
+        restore_requests("it", log, new)
+        assert new.list_records("it") == state.list_records("it")
+        assert (new.paused("it"), new.paused("other")) == (True, False)
+        [waiting] = new.requests.list_open()
+        assert (waiting.argument, waiting.who) == (replay, "erin")
+
+
+def test_a_skip_is_known_to_a_new_file(log: MemoryLog, state: StateDatabase) -> None:
+    record_requests(
+        "it", log, [a_request(Kind.SKIP, 1.0, done_at=2.0, result="skipped", skipped="m", skipped_offset=7)]
+    )
+    restore_requests("it", log, state)
+    assert (state.skipped("it", 7), state.skipped("it", 8)) == ({"m"}, set())
+
+
+def test_an_answer_that_only_the_log_has_is_not_given_twice(log: MemoryLog, state: StateDatabase) -> None:
+    number = state.requests.ask("it", Kind.SKIP, {}, who="dana", now=1.0)
+    record_requests("it", log, [a_request(Kind.SKIP, 1.0, done_at=2.0, result="skipped m")])
+    restore_requests("it", log, state)
+    assert state.requests.list_open() == []
+    assert state.requests.read(number).result == "skipped m"
+
+
+def test_an_older_file_gets_the_newer_pause_from_the_log(log: MemoryLog, state: StateDatabase) -> None:
+    state.requests.ask("it", Kind.PAUSE, {}, who="dana", now=1.0)
+    restore_requests("it", log, state)
+    record_requests("it", log, [a_request(Kind.RESUME, 2.0, done_at=2.0, result="resumed")])
+    restore_requests("it", log, state)
+    assert not state.paused("it")
+
+
+GOOD = {"kind": "pause", "argument": "{}", "who": "dana", "asked_at": 1.0}
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"{", b"[]", *(json.dumps(GOOD | {key: "\ud800"}).encode() for key in GOOD), b'{"kind":"pause"}']
+)
+def test_a_request_that_cannot_be_read_stops_no_other(log: MemoryLog, state: StateDatabase, value: bytes) -> None:
+    log.append([NewRecord(topic=NOTIFIER, key="request/it/0", value=value)])
+    record_requests("it", log, [a_request(Kind.PAUSE, 1.0)])
+    restore_requests("it", log, state)
+    assert len(state.list_records("it")) == 1
