@@ -67,11 +67,13 @@ class Aggregator:
     `warm` is a fork of a Python that has imported everything; a benchmark of the start wants a cold one.
     """
 
-    def __init__(self, log_url: str, folder: Path, *, warm: bool = True) -> None:
+    def __init__(self, log_url: str, folder: Path, *, warm: bool = True, beat: float = 1.0) -> None:
         self._start = warm_starts if warm else contextlib.nullcontext
         self._number = next(_numbers)
         self._config = folder / f"aggregator-{self._number}.toml"
-        self._config.write_text(f"log = {json.dumps(log_url)}\n[aggregator]\nbeat = 1.0\ntakeover-after = 2.0\n")
+        self._config.write_text(
+            f"log = {json.dumps(log_url)}\n[aggregator]\nbeat = {beat}\ntakeover-after = {2 * beat}\n"
+        )
         self._output = folder / f"aggregator-{self._number}.log"
 
     def __enter__(self) -> Self:
