@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Records of `acks` that another program wrote in a mirror's name: of a mirror with a key, none counts."""
 
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,18 +10,19 @@ from typing import Any
 
 import pytest
 
+from hgext.vcsreplicator.aggregator.gate import AckGate, GateVerdict
 from hgext.vcsreplicator.aggregator.loading import GROUP
 from hgext.vcsreplicator.aggregator.loop import read_state
 from hgext.vcsreplicator.aggregator.session import Session
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
-from hgext.vcsreplicator.keys.pairs import make_key
-from hgext.vcsreplicator.keys.seal import SEAL
-from hgext.vcsreplicator.log import ACKS, ERRORS, NOTICES, STATE, Log, NewRecord, Transactor, topics
+from hgext.vcsreplicator.keys.pairs import agree, make_key
+from hgext.vcsreplicator.keys.seal import SEAL, make_seal
+from hgext.vcsreplicator.log import ACKS, ERRORS, NOTICES, STATE, Log, NewRecord, Record, Transactor, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import find_beginnings, read_records
 from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.records import AGGREGATOR, AggregatorHeartbeat, ErrorRecord, Notice
-from hgext.vcsreplicator.words.roster import MirrorState, Verb
+from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Roster, Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.aggregator.aggregating import ask, send
 from testing.builders.aggregator.chains import Chain
@@ -442,3 +444,29 @@ def test_an_aggregator_without_seals_takes_over_from_none_with_them(
     monkeypatch.setattr("hgext.vcsreplicator.aggregator.loading.AGGREGATOR_FORMAT", 2)
     with pytest.raises(BadConfig, match="newer release"):
         read_state(memory.log, None)  # type: ignore[arg-type]
+
+
+def test_the_serial_of_a_level_takes_no_key_of_its_own(tmp_path: Path) -> None:
+    """A million sealed levels have 100,000 repositories and ten mirrors."""
+    own, names = make_key(tmp_path / "aggregator"), [f"mirror{number}" for number in range(10)]
+    pairs = {name: make_key(tmp_path / name) for name in names}
+    mirrors = [
+        Mirror(name=name, state=MirrorState.ACTIVE, keys=(pair.public,), epoch=1) for name, pair in pairs.items()
+    ]
+    sealing = {name: agree(pair, mirror=pair.public, aggregator=own.public) for name, pair in pairs.items()}
+    gate = AckGate(Roster(version=1, mirrors=tuple(mirrors), aggregator_keys=(own.public,)), (own,))
+    gate.first_sealed = dict.fromkeys(names, 0)
+    tracemalloc.start()
+    try:
+        for number in range(1000):
+            name, repository = names[number % 10], f"{number // 10:032x}"
+            key, headers = f"{name}/{repository}", dict[str, str]()
+            if (keys := sealing[name]) is not None:
+                headers[SEAL] = make_seal((keys,), key=key, value=b"{}", epoch=1, serial=2**50 + number)
+            record = Record(topic=ACKS, partition=0, offset=number, key=key, value=b"{}", headers=headers, time=1.0)
+            assert gate.judge(record, 0.0) is GateVerdict.COUNTS
+            assert gate.find_serial(record) == 2**50 + number
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken / 1000 < 130

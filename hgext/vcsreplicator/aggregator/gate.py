@@ -10,6 +10,7 @@ A change of the keys is decided like any other change of the roster, and ends th
 """
 
 import enum
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,10 +70,12 @@ class AckGate:
     the roster does not have it yet. Its methods raise nothing.
     """
 
-    def __init__(self, roster: Roster, own: tuple[KeyPair, ...] = (), serials: Iterable[tuple[str, int]] = ()) -> None:
+    def __init__(
+        self, roster: Roster, own: tuple[KeyPair, ...] = (), serials: Iterable[tuple[str, str, int]] = ()
+    ) -> None:
         """Open the gate for the mirrors of a roster.
 
-        `serials` are the serials that were known before, with the keys of their records: no older record counts.
+        `serials` are those that were known before, each with the mirror and the repository of its record: no older record counts.
         """
         self.foreign: dict[str, ForeignRecord] = {}
         self.first_sealed: dict[str, int] = {}
@@ -84,8 +87,11 @@ class AckGate:
             for mirror in roster.mirrors
             if mirror.keys or roster.requires_keys
         }
-        # The serial of the newest authentic record of each key; the mirrors that wrote one, and those that wrote others before.
-        self._serials: dict[str, int] = dict(serials)
+        # By mirror and repository ("" for heartbeats), the serial of the newest authentic record of that key.
+        self._serials: dict[str, dict[str, int]] = {}
+        for name, repository, serial in serials:
+            self._serials.setdefault(name, {})[repository] = serial
+        # The mirrors that wrote an authentic record, and those that wrote others before.
         self._sealed: set[str] = set()
         self._unsealed: set[str] = set()
         self._is_loading = True
@@ -125,8 +131,8 @@ class AckGate:
 
         None if its mirror need not seal.
         """
-        key = record.key or ""
-        return self._serials.get(key) if key.partition("/")[0] in self._sealing else None
+        name, _, repository = (record.key or "").partition("/")
+        return self._serials.get(name, {}).get(repository) if name in self._sealing else None
 
     def end_loading(self) -> None:
         """Judge each record alone from here on: all records of the log have passed."""
@@ -168,10 +174,10 @@ class AckGate:
             return GateVerdict.FOREIGN
         if seal.epoch != (mirror.epoch or 0):  # of an earlier life under this name
             return GateVerdict.EARLY
-        known = self._serials.get(key, -1)
-        if seal.serial < known:
+        serials, repository = self._serials.setdefault(mirror.name, {}), key.partition("/")[2]
+        if seal.serial < serials.get(repository, -1):
             return GateVerdict.REPLAYED
-        self._serials[key] = seal.serial
+        serials[sys.intern(repository)] = seal.serial
         return GateVerdict.COUNTS
 
 

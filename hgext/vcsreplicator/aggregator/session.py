@@ -370,7 +370,7 @@ class Session:
         self._reader.pause([(EVENTS, record.partition)])
 
 
-def _list_serials(aggregation: Aggregation) -> Iterator[tuple[str, int]]:
-    """Yield the serials that stored states know, with the keys of their records."""
+def _list_serials(aggregation: Aggregation) -> Iterator[tuple[str, str, int]]:
+    """Yield the serials that stored states know, each with its mirror and repository."""
     for name, repository in aggregation.repositories.items():
-        yield from ((f"{mirror}/{name}", serial) for mirror, serial in repository.serials.items())
+        yield from ((mirror, name, serial) for mirror, serial in repository.serials.items())
