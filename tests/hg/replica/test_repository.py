@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Repositories that a worker keeps open, and others move."""
 
+import gc
 import os
+import weakref
 from typing import Any
 
 import pytest
@@ -81,3 +83,20 @@ def test_a_worker_rolls_back_no_name_that_a_journal_made_up(bench: Bench) -> Non
     (store / "journal.backupfiles").write_bytes(b"2\n\0phaseroots\0\0000\n")
     with locked(repo):
         assert not (store / "journal").exists()
+
+
+def test_closed_repositories_are_collected_rarely_and_never_pile_up(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [str(bench.author(name).folder) for name in "abcdef"]
+    collections, opened = [], weakref.WeakSet[Any]()
+    monkeypatch.setattr(gc, "collect", lambda collect=gc.collect: collections.append(collect()))
+    repositories = OpenRepositories(prepare(), 3)
+    gc.disable()  # nothing else collects
+    try:
+        for turn in range(12):
+            opened.add(repositories.open(folders[turn % 6]))
+            assert len(opened) <= 6, "as many closed ones as open ones at most"
+    finally:
+        gc.enable()
+    assert len(collections) == 3, "one for three evictions"

@@ -8,7 +8,8 @@ Rules of this file:
 1. Mercurial is made ready once (`prepare`), with the configuration that HGRCPATH names and nothing else: a repository's hgrc is
    other people's code, and the extensions it loads would stay loaded for the next repository.
 2. An open repository is reused only while its folder is still the same one on disk; a folder can be swapped at any time.
-3. Evicting collects garbage at once: closed repositories are part of reference cycles.
+3. Closed repositories are part of reference cycles. They are collected once there are as many of them as may be open: a collection
+   takes longer than a push.
 """
 
 import contextlib
@@ -68,6 +69,7 @@ class OpenRepositories:
         self.ui = ui
         self._size = size
         self._open: OrderedDict[str, tuple[_Identity, localrepository]] = OrderedDict()
+        self._closed = 0
 
     def open(self, folder: str) -> localrepository:
         """Open the unfiltered repository in `folder`, or raise Mercurial's RepoError.
@@ -85,8 +87,10 @@ class OpenRepositories:
         caches.keep_in_place(repository)
         self._open[folder] = (identity, repository)
         while len(self._open) > self._size:
-            self._open.popitem(last=False)[1][1].close()
+            self.close(next(iter(self._open)))
+        if self._closed >= self._size:
             gc.collect()
+            self._closed = 0
         return repository
 
     def create(self, folder: str) -> localrepository:
@@ -98,6 +102,7 @@ class OpenRepositories:
         """Forget the repository of a folder that was moved, or that failed."""
         known = self._open.pop(folder, None)
         if known is not None:
+            self._closed += 1
             with contextlib.suppress(Exception):
                 known[1].close()
 
