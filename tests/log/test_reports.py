@@ -3,7 +3,6 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -99,7 +98,7 @@ def test_a_process_that_reports_as_the_same_service_is_found(
     monkeypatch.setattr(reports.time, "monotonic", clock.monotonic)
     log = MemoryLog(clock=clock)
     log.create(topics())
-    former, first, second = (reports.ServiceReporter(log, "relay hg", is_watchful=True) for _ in range(3))
+    former, first, second = (reports.ServiceReporter(log, "relay hg") for _ in range(3))
     destination = reports.ServiceReporter(log, "destination hooks")
 
     def report(seconds: float, *reporters: reports.ServiceReporter) -> list[bool]:
@@ -107,6 +106,7 @@ def test_a_process_that_reports_as_the_same_service_is_found(
         for _ in range(round(seconds / 5)):
             clock.advance(5)
             for number, reporter in enumerate((*reporters, destination)):
+                reporter.search()
                 reporter.report([], now=clock.now() + number / 10)
         return [reporter.is_shared for reporter in reporters]
 
@@ -118,33 +118,32 @@ def test_a_process_that_reports_as_the_same_service_is_found(
         return open_reader(positions)
 
     monkeypatch.setattr(log, "reader", note)
-    assert report(30, first) == [False]
-    report(5, former)
-    searches.clear()
-    assert report(5 * reports.SEARCH, first) == [False], "one report may have come late"
+    assert report(90, first) == [False], "the reports of a former process are older than its own"
     assert len(searches) > 1
-    assert min(later - earlier for earlier, later in pairwise(searches)) >= reports.SEARCH
-    assert report(5 * reports.SEARCH, first, second) == [True, True]
+    searches.clear()
+    assert report(2 * reports.INTERVAL, first, second) == [True, True]
+    assert len(searches) <= 6, "each searches once before a report"
     with monkeypatch.context() as slow:
         slow.setattr(reports, "TIMEOUT", 0.0)
-        assert report(5 * reports.SEARCH, second) == [True], "a search that the log does not let end says nothing"
-    assert report(5 * reports.SEARCH, second) == [False]
+        assert report(2 * reports.INTERVAL, second) == [True], "a search that the log does not let end says nothing"
+    assert report(2 * reports.INTERVAL, second) == [False]
 
 
 def test_a_process_that_reports_as_the_same_service_is_found_in_each_log(
     storage: Storage, opened: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("INTERVAL", "SEARCH"):
-        monkeypatch.setattr(reports, name, 0.0)
+    monkeypatch.setattr(reports, "INTERVAL", 0.0)
     log = opened.enter_context(open_log(storage.url, creates=True))
     log.create([topic for topic in topics() if topic.name == SERVICES])
-    first, second = (reports.ServiceReporter(log, "relay hg", is_watchful=True) for _ in range(2))
-    for now in range(4):
-        first.report([], now=now)
-        second.report([], now=now + 0.5)
+    first, second = (reports.ServiceReporter(log, "relay hg") for _ in range(2))
+    for now in range(2):
+        for reporter, part in ((first, 0.0), (second, 0.5)):
+            reporter.search()
+            reporter.report([], now=now + part)
+    first.search()
     assert (first.is_shared, second.is_shared) == (True, True)
-    for now in range(4, 7):
-        first.report([], now=now)
+    first.report([], now=2)
+    first.search()
     assert not first.is_shared
 
 

@@ -188,8 +188,9 @@ def test_a_service_that_may_not_read_the_reports_still_writes_its_own(
 ) -> None:
     monkeypatch.setattr(reports, "INTERVAL", 0.0)
     with open_log(kafka.url_of("notifier", tmp_path)) as log, capture_logs() as lines:
-        reporter = reports.ServiceReporter(log, "relay hg", is_watchful=True)
+        reporter = reports.ServiceReporter(log, "relay hg")
         for now in (1.0, 2.0):
+            reporter.search()
             reporter.report([], now=now)
     assert [line["event"] for line in lines] == ["reports of other processes not read"]
     assert REFUSED.search(lines[0]["reason"])

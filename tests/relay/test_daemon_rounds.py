@@ -190,7 +190,6 @@ def test_relays_of_one_source_report_that_they_are_two_until_one_ends(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reports, "INTERVAL", 0.05)
-    monkeypatch.setattr(reports, "SEARCH", 0.05)
     named = set[float]()
 
     def find_named() -> set[float]:

@@ -22,8 +22,6 @@ INTERVAL = 20.0
 REST = 20.0
 # Seconds that the log may take; if it fails, a newer report follows.
 TIMEOUT = 2.0
-# Seconds between two searches for another process that reports as the same service.
-SEARCH = 60.0
 # Seconds of one wait for records in a search, which takes at most TIMEOUT, and what the log takes to answer besides.
 POLL = 0.2
 # Own reports that a search distinguishes from those of another process: more than may come into the topic late.
@@ -52,14 +50,12 @@ class ServiceReporter:
     take, it writes none for REST seconds, or until `note_answer`. The reports say how many partitions `topic` has for the service,
     if that is known.
 
-    With `is_watchful`, `is_shared` says that another process reports as the same service: two searches found it. A single one may
-    find the last report of a former process of this service.
+    `is_shared` says that another process reports as the same service, if the service searches for one.
     """
 
-    def __init__(self, log: Log, service: str, *, topic: str | None = None, is_watchful: bool = False) -> None:
-        self._log, self._service, self._topic, self._is_watchful = log, service, topic, is_watchful
-        self.is_shared = self._has_found = False
-        self._search_due = float("-inf")
+    def __init__(self, log: Log, service: str, *, topic: str | None = None) -> None:
+        self._log, self._service, self._topic = log, service, topic
+        self.is_shared = False
         # Where the newest own report stands, and the times of the newest ones: what became of one may be unclear.
         self._written: int | None = None
         self._own = deque[float](maxlen=OWN)
@@ -97,9 +93,6 @@ class ServiceReporter:
         started = time.monotonic()
         if started < self._find_rest_end() or (started < self._due and named == self._reported):
             return
-        if self._is_watchful and self._written is not None and started >= max(self._due, self._search_due):
-            self._search_due = started + SEARCH
-            self._search(self._written)
         self._due, self._reported = started + INTERVAL, named
         kept = tuple(replace(each, text=each.text[:KEPT], since=max(0.0, each.since)) for each in found[:NAMED])
         try:
@@ -110,16 +103,18 @@ class ServiceReporter:
             [(_, self._written)] = self._log.append([record], timeout=TIMEOUT)
         except ReplicationError as error:
             self._due, self._failed_at, self._rests_until = float("-inf"), started, time.monotonic() + REST
-            # A log in trouble is not asked more than the report itself needs.
-            self._search_due = time.monotonic() + SEARCH
             logger.warning("report not written", reason=str(error))
 
-    def _search(self, begin: int) -> None:
-        """Search for another process, before an own report replaces the other one's.
+    def search(self) -> None:
+        """Search for another process that reports as this service, if a report is due.
 
-        What two of the present search, the one before, and the answer until now say is the answer.
+        Call it before each report, which would replace the other one's. Behind the newest own report stand only those of a process
+        that runs now. A search that the log does not let end changes nothing.
         """
-        place, found, deadline = (SERVICES, 0), False, time.monotonic() + TIMEOUT
+        started = time.monotonic()
+        if self._written is None or started < self.due:
+            return
+        begin, place, found, deadline = self._written, (SERVICES, 0), False, started + TIMEOUT
         try:
             end = self._log.ends(SERVICES)[0]
             with closing(self._log.reader({place: begin})) as reader:
@@ -131,8 +126,7 @@ class ServiceReporter:
         except ReplicationError as error:
             logger.debug("reports of other processes not read", reason=str(error))
             return
-        self.is_shared = found + self._has_found + self.is_shared > 1
-        self._has_found = found
+        self.is_shared = found
 
     def _is_foreign(self, record: Record) -> bool:
         """Return whether another process wrote this record as the same service."""

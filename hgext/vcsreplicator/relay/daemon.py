@@ -127,7 +127,7 @@ class _Relay:
         self._is_woken, self._looked = threading.Event(), float("-inf")
         self._work.on_trouble = self._is_woken.set
         self._watch.on_state, self._work.on_failed = self._server.announced, self._server.failed
-        self._reporter = ServiceReporter(log, f"{RELAY_KEY}{settings.source}", topic=EVENTS, is_watchful=True)
+        self._reporter = ServiceReporter(log, f"{RELAY_KEY}{settings.source}", topic=EVENTS)
         self._watch.on_answer = self._note_log_answer
         self._outside = OutsideWatch(port)
         self._log, self._blobs_due = log, float("-inf")
@@ -136,6 +136,7 @@ class _Relay:
         # By repository, why the newest push was refused; the socket's thread changes it.
         self._refused: dict[str, ServiceTrouble] = {}
         self._reported: list[ServiceTrouble] = []
+        self._shared_since = float("inf")
         # Repositories with a failed job that were looked at since the last round.
         self._looked_at: set[str] = set()
         # Repositories of which events were sent since troubles were looked for. Workers add to this set, so nothing replaces it.
@@ -269,9 +270,6 @@ class _Relay:
         found = find_work(settings.roots, self._port, self._work, self._losses, now)
         found.troubles.extend(self._outside.find(found.folders, now))
         found.troubles.extend(self._gone.find(found, now, is_shared=self._reporter.is_shared))
-        if self._reporter.is_shared:
-            text = SHARED.format(source=settings.source, machine=socket.gethostname())
-            found.troubles.append(ServiceTrouble(text=text, since=now))
         began = {name_trouble(trouble.text): trouble.since for trouble in self._found}
         self._found = [
             replace(each, since=began.get(name_trouble(each.text), now)) if each.since == now else each
@@ -286,7 +284,12 @@ class _Relay:
         """Report the troubles to monitoring and, if a report is due, to the log."""
         now = self._clock.now()
         self._reported = self._list_refused()
+        self._reporter.search()
+        self._shared_since = min(self._shared_since, now) if self._reporter.is_shared else float("inf")
         troubles = [*self._found, *self._reported]
+        if self._reporter.is_shared:
+            text = SHARED.format(source=self._settings.source, machine=socket.gethostname())
+            troubles.append(ServiceTrouble(text=text, since=self._shared_since, is_permanent=True))
         counts = Counter(finding_of(each, now - each.since, now).level for each in troubles)
         for severity in (Severity.WARNING, Severity.CRITICAL):
             TROUBLES.labels(severity.name.lower()).set(counts[severity])
