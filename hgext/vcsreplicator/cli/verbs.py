@@ -38,6 +38,7 @@ _GROUPS = {
         "bootstrap": "Fill a new mirror from the master",
         "verify": "Compare mirrors with the master",
         "heal": "Ask a mirror to heal detached repositories",
+        "promote": "Make a mirror the master, after the master was lost",
         "forget": "Announce the deletion of a repository that was removed by hand",
         "key": "Make the key of a mirror or the aggregator",
         "topics": "Create, check and list the topics of the log",

@@ -26,6 +26,9 @@ AGGREGATOR = "aggregator"
 # The beginnings of keys in topic `services`, before the source of a relay, the name of a destination, and a host.
 RELAY_KEY, DESTINATION_KEY, AGGREGATOR_KEY, NOTIFIER_KEY = "relay ", "destination ", "aggregator ", "notifier "
 
+# The key of the newest promotion in topic `services`.
+MASTER_KEY = "master"
+
 # The beginning of the group whose stored position is a destination's, before its name.
 DESTINATION_GROUP = "notifier-"
 
@@ -244,6 +247,21 @@ class ServiceReport:
     is_standby: bool = False
     instance: str | None = None
     works: tuple[str, ...] = ()
+
+
+@extensible
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MasterRecord:
+    """The newest promotion. Topic `services`, key `master`.
+
+    The relay of `source` sends for the repositories that relays of the sources in `replaces` sent before: these send nothing any
+    more. `mirror` is the one that became the master.
+    """
+
+    source: str
+    mirror: str
+    replaces: tuple[str, ...]
+    time: Time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

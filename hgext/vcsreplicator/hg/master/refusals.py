@@ -201,7 +201,10 @@ def refuse_unknown_place(repo: MasterRepository, line: RelayLine | None) -> None
 
 
 def _make_refusal(fork: Fork) -> Forked:
-    return Forked(f"this repository refuses changes: {fork.reason}".encode(), hint=b"see 'hg help replicateadopt'")
+    hint = b"see 'hg help replicateadopt'"
+    if fork.repository is not None:
+        hint = b"'vcsreplicator promote' makes a mirror the master; or " + hint
+    return Forked(f"this repository refuses changes: {fork.reason}".encode(), hint=hint)
 
 
 def name_unreadable(problem: OSError) -> error.Abort:

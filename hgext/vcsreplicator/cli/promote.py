@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`vcsreplicator promote`: makes a mirror the master, after the master was lost."""
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+
+import click
+
+from ..config import Config
+from ..hg.master.creation import NOTES, note_generation, read_generation
+from ..hg.promoting import continue_outbox
+from ..hg.relaying import MasterRepositories
+from ..hg.replica.scan import scan
+from ..log import EVENTS, Log
+from ..log.ownership import name_owner
+from ..mirror.checkpoint import Checkpoint
+from ..mirror.jobs import promotion
+from ..mirror.notes import Notes
+from ..mirror.service import lock_folder
+from ..mirror.settings import MirrorSettings
+from ..mirror.task import FoundRepository
+from ..relay.mastership import claim, read_master
+from ..relay.settings import RelaySettings
+from ..status import ALIVE, Picture
+from ..status.follower import Follower
+from ..status.timeline import read_at
+from ..words import wire
+from ..words.errors import Expired, MalformedEvent, Refused
+from ..words.event import Event
+from ..words.path import wire_path
+from ..words.records import MasterRecord
+from ..words.roster import Verb
+from .options import complete_mirror, log_of, mirror_settings, relay_of, with_config, with_wait, with_yes
+from .requests import ask_aggregator, make_request
+
+# What a mirror never has of its master.
+NEVER_HERE = (
+    "Not on any mirror: pushes that the old master accepted and had not sent to the log (its outboxes have them), secret "
+    "changesets, hooks and all settings of an hgrc but harmless ones, files of LFS and largefiles that no client pulled."
+)
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_mirror)
+@click.option("--check", "is_check", is_flag=True, help="Only print what the mirror lacks, and change nothing.")
+@with_yes
+@with_wait(default=30.0, help="How long to wait for the aggregator's decision.")
+@with_config
+def command(config: Config, name: str, is_check: bool, yes: bool, wait: float) -> None:
+    """Make the mirror NAME the master, after the master was lost.
+
+    Run it on the mirror's machine, with the mirror stopped and [relay] set to what the new master's relay will have.
+    Each repository keeps its id, and the next push follows its newest event. If you interrupt the command, run it again.
+    """
+    settings, relay = mirror_settings(config, name), relay_of(config)
+    if relay is None:
+        raise Refused(f"{config.file}: section [relay] is missing: the new master needs it, with a source of its own")
+    if owner := name_owner(settings.root):
+        raise Refused(f"{settings.root} belongs to another user{owner}")
+    with lock_folder(settings), log_of(config) as log:
+        with closing(Follower(log)) as follower:
+            now, known = follower.present(), read_master(log)
+            picture = follower.picture
+        found = _find_here(settings)
+        former = promotion.find_former(picture, known, relay.source)
+        # If this promotion was recorded before, the log may have the new master's events.
+        is_begun = known is not None and (known.source, known.mirror) == (relay.source, name)
+        problems = [] if is_begun else _find_problems(settings, relay, log, picture, found)
+        problems += promotion.find_running(picture, former, now)
+        click.echo(NEVER_HERE, err=True)
+        if problems:
+            raise Refused("\n".join((f"{name} cannot become the master:", *problems)))
+        if is_check or not yes:
+            click.echo(f"{name} can become the master, with {len(found)} repositories; add --yes to do it", err=True)
+            sys.exit(0 if is_check else 2)
+        if not is_begun:
+            claim(log, MasterRecord(source=relay.source, mirror=name, replaces=former, time=time.time()), known)
+        _continue_all(relay, log, picture, found)
+        _leave_roster(log, picture, name, wait)
+        _put_away(settings)
+    click.echo(f"{name} is the master {relay.source}, with {len(found)} repositories; start its relay and web servers")
+
+
+def _find_here(settings: MirrorSettings) -> dict[str, FoundRepository]:
+    """Return the repositories of the mirror's root by id, without deleted ones."""
+    return {
+        each.checkpoint.repository: each
+        for each in scan(settings.root, settings.folder)
+        if each.checkpoint is not None and not each.is_aside and not each.checkpoint.deleted
+    }
+
+
+def _find_problems(
+    settings: MirrorSettings,
+    relay: RelaySettings,
+    log: Log,
+    picture: Picture,
+    found: Mapping[str, FoundRepository],
+) -> list[str]:
+    """Say what the mirror lacks of the log."""
+    stored, beginnings = log.stored(settings.group, EVENTS), log.beginnings(EVENTS)
+    ends = log.ends(EVENTS)
+    unread = sum(max(0, end - stored.get(each, beginnings[each])) for each, end in ends.items())
+    problems = (
+        [f"{unread} records of the log are not applied; start the mirror until it is caught up"] if unread else []
+    )
+    with closing(Notes(Path(settings.folder) / "mirror.db")) as notes:
+        problems += [
+            f"{each.path}: detached ({each.reason}: {each.note}); start the mirror until it is healed"
+            for each in notes.detached()
+        ]
+    roots = {os.path.realpath(folder): prefix for folder, prefix in relay.roots.items()}
+
+    def find_path(folder: str) -> str | None:
+        return wire_path(os.path.realpath(folder), roots)
+
+    if any(state.source == relay.source for state in picture.states.values()):
+        problems.append(
+            f"relay.source: {relay.source} is the lost master, whose relay may come back: expected another name"
+        )
+    return [*problems, *promotion.find_lacks(picture, settings, found, find_path)]
+
+
+def _continue_all(relay: RelaySettings, log: Log, picture: Picture, found: Mapping[str, FoundRepository]) -> None:
+    """Write the outbox of each repository, and the generations of all paths."""
+    repositories = MasterRepositories(relay.roots, relay.source)
+    for root, prefix in relay.roots.items():
+        for path, generation in promotion.list_generations(picture.states.values()).items():
+            is_below = not prefix.strip("/") or f"{path}/".startswith(f"{prefix.strip('/')}/")
+            if is_below and read_generation(root, path) < generation:
+                note_generation(root, path, generation)
+    for here in found.values():
+        assert here.checkpoint is not None
+        continue_outbox(repositories.open(here.folder), here.checkpoint, _read_logged(log, here.checkpoint))
+
+
+def _read_logged(log: Log, checkpoint: Checkpoint) -> Event | None:
+    """Read the event of a checkpoint from the log; None if it expired there."""
+    if checkpoint.offset < 0:
+        return None
+    with suppress(Expired, MalformedEvent):
+        record = read_at(log, EVENTS, checkpoint.partition, checkpoint.offset)
+        if record is not None and record.value is not None:
+            return wire.decode(record.value).header.event
+    return None
+
+
+def _put_away(settings: MirrorSettings) -> None:
+    """Move the mirror's own folder to the master's notes, so that its root is served as a master's."""
+    kept = os.path.join(settings.root, NOTES, "mirror")
+    if os.path.isdir(kept):  # a repeated promotion has made an empty one
+        shutil.rmtree(settings.folder)
+    else:
+        os.rename(settings.folder, kept)
+
+
+def _leave_roster(log: Log, picture: Picture, name: str, wait: float) -> None:
+    """Have no notice wait for the mirror any more; raises Refused unless decided."""
+    mirror = picture.roster.mirror(name)
+    if mirror is None or mirror.state not in ALIVE:
+        return
+    decision, _ = ask_aggregator(log, make_request(Verb.DEACTIVATE, "promoted", mirror=name), wait)
+    if decision.refusal:
+        raise Refused(decision.refusal)

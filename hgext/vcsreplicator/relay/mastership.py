@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The record of the newest promotion, which fences the relays of former masters."""
+
+from contextlib import closing
+
+from ..log import SERVICES, Log, NewRecord
+from ..log.table import read_table
+from ..words.errors import Fenced, Refused
+from ..words.records import MASTER_KEY, MasterRecord
+from ..words.shape import from_json, to_json
+
+
+def read_master(log: Log) -> MasterRecord | None:
+    """Read the newest promotion; None if there was none. Raises MalformedEvent."""
+    value = read_table(log, SERVICES).value(SERVICES, MASTER_KEY)
+    return None if value is None else from_json(MasterRecord, value)
+
+
+def claim(log: Log, wanted: MasterRecord, expected: MasterRecord | None) -> None:
+    """Record a promotion, if the newest one is still the `expected` one.
+
+    Of several processes that call this at the same time one succeeds. Raises Refused for the others, having written nothing.
+    """
+    with closing(log.transactor(MASTER_KEY)) as transactor:
+        known = read_master(log)
+        if known != expected:
+            raise Refused(f"{known.source if known else 'another mirror'} was promoted meanwhile")
+        try:
+            transactor.commit([NewRecord(topic=SERVICES, key=MASTER_KEY, value=to_json(wanted))])
+        except Fenced as error:
+            raise Refused("another promotion runs at the same time: look who is master, then try again") from error

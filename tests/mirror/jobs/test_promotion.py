@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What keeps a mirror from becoming the master, each in words that say how to go on."""
+
+from dataclasses import replace
+
+import pytest
+
+from hgext.vcsreplicator.mirror.checkpoint import before_first
+from hgext.vcsreplicator.mirror.jobs.promotion import find_former, find_lacks, find_running, list_generations
+from hgext.vcsreplicator.mirror.settings import MirrorSettings
+from hgext.vcsreplicator.mirror.task import FoundRepository
+from hgext.vcsreplicator.status import Picture
+from hgext.vcsreplicator.words.records import FormerPath, MasterRecord
+from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Roster
+from hgext.vcsreplicator.words.rules import Rules
+from testing.builders.aggregator.states import some_state
+
+SETTINGS = MirrorSettings(name="alpha", root="/repos")
+STATE = some_state(seq=3, source="hg://old")
+HERE = FoundRepository(
+    folder="/repos/x", checkpoint=replace(before_first("a" * 32, "b" * 32, "x", 1), seq=3, id="c" * 32), serving=3
+)
+BEHIND = FoundRepository(
+    folder="/repos/x", checkpoint=replace(before_first("a" * 32, "b" * 32, "x", 1), seq=2, id="e" * 32), serving=2
+)
+ELSEWHERE = replace(HERE, folder="/repos/~vcsreplicator/waiting/x")
+NARROW = Roster(mirrors=(Mirror(name="alpha", state=MirrorState.ACTIVE, rules=Rules(exclude=("x",))),))
+
+
+@pytest.mark.parametrize(
+    ("found", "roster", "expected"),
+    [
+        (HERE, Roster(), None),
+        (None, Roster(), "it is not here, or is damaged"),
+        (BEHIND, Roster(), "the mirror is at event 2, the log at 3"),
+        (ELSEWHERE, Roster(), "correct [relay.roots]"),
+        (HERE, NARROW, "the mirror's rules leave it out"),
+    ],
+)
+def test_a_mirror_that_lacks_a_repository_is_not_promoted(
+    found: FoundRepository | None, roster: Roster, expected: str | None
+) -> None:
+    picture = Picture(states={STATE.repository: STATE}, roster=roster)
+    here = {STATE.repository: found} if found else {}
+    lacks = list(find_lacks(picture, SETTINGS, here, lambda folder: folder.removeprefix("/repos/")))
+    assert len(lacks) == (expected is not None)
+    assert expected is None or expected in lacks[0]
+
+
+def test_no_mirror_is_promoted_while_the_relay_of_a_former_master_reports() -> None:
+    picture = Picture(states={STATE.repository: STATE}, heard={"relay hg://old": (7, 100.0)})
+    known = MasterRecord(source="hg://second", mirror="beta", replaces=("hg://first",), time=1.0)
+    former = find_former(picture, known, "hg://alpha")
+    assert former == ("hg://first", "hg://old", "hg://second")
+    [problem] = find_running(picture, former, 130.0)
+    assert problem.startswith("the relay of hg://old reported 30 s ago: stop it")
+    assert find_running(picture, former, 161.0) == []
+
+
+def test_the_new_master_counts_on_from_the_newest_generation_of_each_path() -> None:
+    stay = FormerPath(path="y", generation=4, until=2)
+    states = [replace(STATE, stays=(stay,)), replace(STATE, path="y", generation=3), replace(STATE, generation=2)]
+    assert list_generations(states) == {"x": 2, "y": 4}
