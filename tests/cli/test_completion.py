@@ -83,3 +83,37 @@ def test_a_file_that_is_of_no_use_completes_nothing(
     for line in ("mirror ", "destination pause ", "subscription remove ", "deliveries list --destination "):
         assert completed(line) == []
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.fixture
+def roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A master's folder with a prefix, and a mirror's, with repositories at several depths."""
+    for path in ("master/one/.hg", "master/team/deep/only/.hg", "mirror/team/red/.hg", "mirror/team/room/blue/.hg"):
+        (tmp_path / path).mkdir(parents=True)
+    (tmp_path / "mirror" / ".set-aside" / "gone" / ".hg").mkdir(parents=True)
+    (tmp_path / "x.toml").write_text(
+        f'log = "kafka://127.0.0.1:1"\n[relay]\nsource = "hg://m"\nsocket = "/s"\nroots = {{ "{tmp_path}/master" = "group/" }}\n'
+        f'[mirror.alpha]\nroot = "{tmp_path}/mirror"\n'
+    )
+    monkeypatch.setenv("VCSREPLICATOR_CONFIG", str(tmp_path / "x.toml"))
+    return tmp_path
+
+
+@pytest.mark.usefixtures("roots")
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("trace ", ["group/", "team/"]),
+        ("trace g", ["group/one", "group/team/"]),
+        ("trace group/t", ["group/team/deep/only"]),
+        ("trace team/r", ["team/red", "team/room/"]),
+        ("heal alpha team/red team/r", ["team/room/"]),
+        ("forget team/room/", ["team/room/blue"]),
+        ("roster deactivate alpha --repository team/red", ["team/red"]),
+        ("verify -r group/one", ["group/one"]),
+        ("trace ../", []),
+        ("trace nowhere/x", []),
+    ],
+)
+def test_a_repository_is_completed_from_the_folders_of_this_machine(line: str, names: list[str]) -> None:
+    assert completed(line) == names

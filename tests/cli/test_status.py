@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator status --watch`: goes on over what happens to the log."""
+"""`vcsreplicator status`: on a narrow terminal, and with `--watch` over what happens to the log."""
+
+import io
 
 import pytest
 from rich.console import Console, Group
 from rich.text import Text
 
 from hgext.vcsreplicator.cli import status
+from hgext.vcsreplicator.status.summary import ServiceLine, Summary
 from hgext.vcsreplicator.words.errors import Unavailable
 
 
@@ -29,3 +32,29 @@ def test_a_watched_status_goes_on_when_the_log_is_back(
     printed = screen.export_text()
     assert "trying again: the broker went away" in printed
     assert "after" in printed
+
+
+def test_a_table_keeps_its_shape_on_80_columns_while_there_is_trouble() -> None:
+    trouble = "subscription ci of hooks is failing, last: status 503 from https://ci.example.org/hooks/mercurial"
+    line = ServiceLine(name="destination webhooks", behind=312, oldest=1.0, seen=3.0, troubles=(trouble, trouble))
+    summary = Summary(
+        now=5000.0,
+        repositories=1,
+        events=1,
+        announced=1,
+        waiting_events=0,
+        waiting_repositories=0,
+        errors=0,
+        mirrors=(),
+        services=(line,),
+        waiting=(),
+        findings=(),
+        watched="",
+        notes=(),
+    )
+    output = io.StringIO()
+    Console(width=80, file=output).print(status._make_view(summary))
+    lines = [line.rstrip() for line in output.getvalue().splitlines()]
+    [row] = [line for line in lines if line.startswith(" destination webhooks")]
+    assert row.split()[2:] == ["312", "83", "min", "ago", "83", "min", "ago", "2"]
+    assert " ".join(" ".join(lines).split()).count(f"destination webhooks: {trouble}") == 2

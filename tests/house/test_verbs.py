@@ -69,3 +69,13 @@ def test_the_checks_of_verbs_can_fail() -> None:
     assert objection("roster deactivate §")
     assert objection("roster deactivate § --yes") is None
     assert objection("roster activate §") is None
+
+
+def test_each_option_of_each_verb_says_what_it_is_for() -> None:
+    found = [(words, each) for words, command in COMMANDS.items() for each in command.params]
+    silent = [
+        f"{' '.join(words)} {each.opts[0]}" for words, each in found if isinstance(each, click.Option) and not each.help
+    ]
+    assert not silent
+    hidden = [" ".join(words) for words, each in found if getattr(each, "envvar", None) and not each.show_envvar]  # type: ignore[attr-defined]
+    assert not hidden, "the help does not name the variable of the environment"

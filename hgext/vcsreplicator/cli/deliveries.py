@@ -22,8 +22,16 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--state", type=click.Choice(["queued", "delivered", "exhausted", "cancelled"]))
-@click.option("--subscription", type=TEXT, metavar="NAME", shell_complete=complete_subscription)
+@click.option(
+    "--state", type=click.Choice(["queued", "delivered", "exhausted", "cancelled"]), help="Only those in this state."
+)
+@click.option(
+    "--subscription",
+    type=TEXT,
+    metavar="NAME",
+    help="Only those to this subscription.",
+    shell_complete=complete_subscription,
+)
 @with_last(default=30)
 @with_json
 @with_webhook

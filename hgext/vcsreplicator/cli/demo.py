@@ -41,7 +41,13 @@ _NEEDS_ESCAPE = re.compile('["\\\\%#?=\0-\x1f\x7f\ud800-\udfff]')
 @click.option("--log", metavar="URL", help="URL of the log, such as kafka://host:port.  [default: embedded]")
 @click.option("--pulse", metavar="AMQP_URL", help="Publish to exchanges of this broker too, v1 and v2.")
 @click.option("--sns-endpoint", metavar="URL", help="Publish to SNS and S3 at this address too.")
-@click.option("--durability", type=click.Choice(["store", "outbox"]), default="store", show_default=True)
+@click.option(
+    "--durability",
+    type=click.Choice(["store", "outbox"]),
+    default="store",
+    show_default=True,
+    help="Synchronize to disk, before a push ends, its whole store or its outbox alone.",
+)
 @with_insecure
 @click.option("--decode", is_flag=True, help="Submit a document to an edge and a decoder instead; nothing is pushed.")
 @click.option("--stay", is_flag=True, help="Run until interrupted, without the scripted push.")

@@ -15,12 +15,12 @@ from ..status.follower import read_picture
 from ..words.clock import SystemClock
 from ..words.errors import Refused
 from ..words.records import RepositoryState
-from .options import relay_of, with_config, with_yes
+from .options import complete_repository, relay_of, with_config, with_yes
 from .progress import metered_log
 
 
 @click.command()
-@click.argument("repository")
+@click.argument("repository", shell_complete=complete_repository)
 @with_yes
 @click.option("--mounted", is_flag=True, help="Go on although a folder is empty: all file systems are mounted.")
 @with_config

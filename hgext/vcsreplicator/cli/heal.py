@@ -14,14 +14,14 @@ from ..status import Picture
 from ..status.follower import read_picture
 from ..words.errors import Refused
 from .destination import print_requests
-from .options import complete_mirror, mirror_settings, with_config, with_json, with_last, with_yes
+from .options import complete_mirror, complete_repository, mirror_settings, with_config, with_json, with_last, with_yes
 from .progress import metered_log
 from .requests import who
 
 
 @click.command()
 @click.argument("name", metavar="MIRROR", shell_complete=complete_mirror)
-@click.argument("repositories", nargs=-1, metavar="[PATH|ID]...")
+@click.argument("repositories", nargs=-1, metavar="[PATH|ID]...", shell_complete=complete_repository)
 @click.option("--requests", "is_listing", is_flag=True, help="Show requests: who made each, when, and the result.")
 @with_last(default=20)
 @with_json

@@ -53,18 +53,18 @@ TEXT = Text()
 HOW_MANY = click.IntRange(1, 1_000_000)
 
 
-def _make_completion(list_names: Callable[[Mapping[str, Any]], Iterable[str]]) -> Callable[..., list[str]]:
-    """Make a completion with the names in the services' file.
+def _make_completion(list_names: Callable[[Config, str], Iterable[str]]) -> Callable[..., list[str]]:
+    """Make a completion with the names that the services' file leads to.
 
-    The file has the mirrors and destinations of its machine; names that were typed already are left out. No broker
-    is asked. If the file cannot be read, nothing is completed.
+    `list_names` gets what was typed of the name too; names that were typed already are left out. No broker is asked. If the
+    file cannot be read, nothing is completed.
     """
 
     def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
         given = ctx.params.get(parameter.name or "") if parameter.nargs == -1 else None
         try:
             file = ctx.params.get("file") or os.environ.get("VCSREPLICATOR_CONFIG") or DEFAULT_FILE
-            found = sorted({*list_names(load(file).tables)} - {*(given or ())})
+            found = sorted({*list_names(load(file), incomplete)} - {*(given or ())})
         except Exception:  # an error would be printed into the line that the user types
             return []
         return [name for name in found if name.startswith(incomplete)]
@@ -72,20 +72,52 @@ def _make_completion(list_names: Callable[[Mapping[str, Any]], Iterable[str]]) -
     return complete
 
 
-def _name_destinations(tables: Mapping[str, Any], kind: str | None = None) -> list[str]:
+def _name_destinations(config: Config, kind: str | None = None) -> list[str]:
     return [
         name
-        for name, table in tables["notifier"].items()
+        for name, table in config.tables["notifier"].items()
         if name != "state" and (kind is None or table["type"] == kind)
     ]
 
 
-complete_mirror = _make_completion(lambda tables: tables["mirror"])
-complete_destination = _make_completion(_name_destinations)
-complete_webhook = _make_completion(lambda tables: _name_destinations(tables, "webhook"))
+def _name_repositories(config: Config, typed: str) -> list[str]:
+    """Name the repositories and the folders of such, below what was typed of a path.
+
+    They are those of the relay's and the mirrors' roots on this machine. Reads one folder of each root, and goes on below
+    the only one that fits.
+    """
+    relay, mirrors = relay_of(config), config.tables.get("mirror", {})
+    roots = {**(relay.roots if relay else {}), **{table["root"]: "" for table in mirrors.values()}}
+    while True:
+        parent = typed.rpartition("/")[0]
+        found = sorted({name for name in _list_folders(roots, parent) if name.startswith(typed)})
+        if len(found) != 1 or not found[0].endswith("/") or found[0] == typed:
+            return found
+        typed = found[0]
+
+
+def _list_folders(roots: Mapping[str, str], parent: str) -> Iterator[str]:
+    from ..relay.gone.finding import find_places
+
+    if any(part.startswith(".") for part in parent.split("/")):
+        return
+    if not parent:
+        yield from (f"{prefix.strip('/')}/" for prefix in roots.values() if prefix.strip("/"))
+    for place in find_places(parent and f"{parent}/", roots):
+        with contextlib.suppress(OSError), os.scandir(place) as entries:
+            for entry in entries:
+                if not entry.name.startswith(".") and entry.is_dir():
+                    is_repository = os.path.isdir(os.path.join(entry.path, ".hg"))
+                    yield f"{parent}/{entry.name}".lstrip("/") + ("" if is_repository else "/")
+
+
+complete_mirror = _make_completion(lambda config, _: config.tables["mirror"])
+complete_repository = _make_completion(_name_repositories)
+complete_destination = _make_completion(lambda config, _: _name_destinations(config))
+complete_webhook = _make_completion(lambda config, _: _name_destinations(config, "webhook"))
 complete_subscription = _make_completion(
-    lambda tables: [
-        name for each in _name_destinations(tables) for name in tables["notifier"][each].get("subscriptions", ())
+    lambda config, _: [
+        name for each in _name_destinations(config) for name in config.tables["notifier"][each].get("subscriptions", ())
     ]
 )
 
@@ -119,6 +151,7 @@ with_config_file = click.option(
     default=DEFAULT_FILE,
     envvar="VCSREPLICATOR_CONFIG",
     show_default=True,
+    show_envvar=True,
     metavar="FILE",
     help="The TOML file of the services.",
 )

@@ -7,13 +7,20 @@ from typing import Any
 import click
 
 from ..config import Config
-from .options import TEXT, complete_destination, with_config, with_wait
+from .options import TEXT, complete_destination, complete_repository, with_config, with_wait
 from .progress import Meter
 from .requests import ask_destination, who
 
 
 @click.command()
-@click.option("--repository", type=TEXT, required=True, metavar="PATH", help="Path or id of the repository.")
+@click.option(
+    "--repository",
+    type=TEXT,
+    required=True,
+    metavar="PATH",
+    help="Path or id of the repository.",
+    shell_complete=complete_repository,
+)
 @click.option("--since", required=True, metavar="TIME|PUSHID", help="2026-07-29T22:11 (UTC), or the first push id.")
 @click.option(
     "--to",

@@ -22,7 +22,7 @@ from ..words.roster import Decision, Mirror, MirrorRole, MirrorState, Roster, Ro
 from ..words.rules import Rules
 from ..words.shape import plain
 from .display import console, print_json, table
-from .options import complete_mirror, with_config, with_json, with_wait, with_yes
+from .options import complete_mirror, complete_repository, with_config, with_json, with_wait, with_yes
 from .progress import metered_log
 from .requests import ask_aggregator, make_request, when
 
@@ -170,7 +170,12 @@ def join() -> None:
 @_make_request_verb(
     Verb.ACTIVATE,
     _with_mirror,
-    click.option("--repository", metavar="PATH|ID", help="End the deactivation of this repository only."),
+    click.option(
+        "--repository",
+        metavar="PATH|ID",
+        help="End the deactivation of this repository only.",
+        shell_complete=complete_repository,
+    ),
     _with_offline,
 )
 def activate() -> None:
@@ -183,7 +188,12 @@ def activate() -> None:
 @_make_request_verb(
     Verb.DEACTIVATE,
     _with_mirror,
-    click.option("--repository", metavar="PATH|ID", help="Deactivate it for this repository only."),
+    click.option(
+        "--repository",
+        metavar="PATH|ID",
+        help="Deactivate it for this repository only.",
+        shell_complete=complete_repository,
+    ),
     with_yes,
     _with_offline,
 )

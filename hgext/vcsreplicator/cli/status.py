@@ -113,6 +113,7 @@ def _make_view(summary: Summary) -> Group:
     ]
     parts: list[Table | Text] = [table(("", ""), numbers), Text(), _mirror_table(summary)]
     parts += [Text(), _service_table(summary)]
+    parts += [Text(visible(f"{line.title}: {text}")) for line in summary.services for text in line.troubles]
     if summary.waiting:
         parts += [Text(), _waiting_table(summary)]
     for finding in summary.findings:
@@ -138,17 +139,14 @@ def _mirror_table(summary: Summary) -> Table:
 
 
 def _service_table(summary: Summary) -> Table:
-    """Make the table of relays and destinations.
-
-    Each further trouble of a service, as of a destination's part, has a line of its own.
-    """
+    """Make the table of relays and destinations; their troubles are too long for it."""
     rows = []
     for line in summary.services:
         lag = "" if line.behind is None else str(line.behind)
         oldest = "" if line.oldest is None else _format_age(line.oldest, summary.now)
-        rows.append((line.title, lag, oldest, _format_seen(line.seen, summary.now), "".join(line.troubles[:1])))
-        rows += [("", "", "", "", text) for text in line.troubles[1:]]
-    return table(("service", "behind", "oldest", "seen", "trouble"), rows)
+        count = str(len(line.troubles) or "")
+        rows.append((line.title, lag, oldest, _format_seen(line.seen, summary.now), count))
+    return table(("service", "behind", "oldest", "seen", "troubles"), rows)
 
 
 def _waiting_table(summary: Summary) -> Table:

@@ -84,8 +84,10 @@ def _check_name(ctx: click.Context, parameter: click.Parameter, value: str) -> s
     "--filter", type=TEXT, metavar="JMESPATH", help="Send only messages for which this is true; it sees {type, data}."
 )
 @click.option("--type", "types", type=TEXT, multiple=True, metavar="TYPE", help="Message type; may be repeated.")
-@click.option("--method", type=click.Choice(["POST", "PUT"]), default="POST", show_default=True)
-@click.option("--header", "headers", type=TEXT, multiple=True, metavar="NAME:VALUE")
+@click.option("--method", type=click.Choice(["POST", "PUT"]), default="POST", show_default=True, help="How to send.")
+@click.option(
+    "--header", "headers", type=TEXT, multiple=True, metavar="NAME:VALUE", help="Send this header; may be repeated."
+)
 @click.option(
     "--secret-file",
     "secret_files",
@@ -94,7 +96,7 @@ def _check_name(ctx: click.Context, parameter: click.Parameter, value: str) -> s
     metavar="FILE",
     help="Key to sign requests; may be repeated.",
 )
-@click.option("--timeout", default=10.0, show_default=True, metavar="SECONDS")
+@click.option("--timeout", default=10.0, show_default=True, metavar="SECONDS", help="How long a request may take.")
 @click.option("--concurrency", default=4, show_default=True, help="Parallel requests.")
 @click.option("--speed", is_flag=True, help="Deliver without order within a repository.")
 @with_webhook

@@ -28,7 +28,7 @@ from ..words.records import RELAY_KEY, RepositoryState
 from ..words.shape import plain
 from .delivering import describe_delivery, find_rejects, read_notifier
 from .display import print_listing
-from .options import TEXT, relay_of, with_config, with_json, with_last
+from .options import TEXT, complete_repository, relay_of, with_config, with_json, with_last
 from .progress import metered_log
 from .requests import when
 
@@ -59,7 +59,7 @@ class Trace:
 
 
 @click.command()
-@click.argument("what", required=False, type=TEXT, metavar="[REPOSITORY|CHANGESET]")
+@click.argument("what", required=False, type=TEXT, metavar="[REPOSITORY|CHANGESET]", shell_complete=complete_repository)
 @click.option("--push", type=int, metavar="ID", help="Follow the push with this id.")
 @click.option("--event", "seq", type=int, metavar="N", help="Follow the event with this number.  [default: the newest]")
 @click.option("--user", type=TEXT, default="", metavar="TEXT", help="Find pushes of users whose names contain this.")

@@ -23,7 +23,7 @@ from ..words.clock import DAY
 from ..words.errors import BadConfig, visible
 from ..words.shape import plain
 from .display import console
-from .options import Number, complete_mirror, log_of, mirror_settings, with_config
+from .options import Number, complete_mirror, complete_repository, log_of, mirror_settings, with_config
 from .progress import Meter, metered
 
 # Colours of the outcomes; all others are red.
@@ -33,7 +33,13 @@ STYLES = {ComparisonOutcome.EQUAL: "green", ComparisonOutcome.BEHIND: "yellow", 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[MIRROR]...", shell_complete=complete_mirror)
 @click.option(
-    "--repository", "-r", "paths", multiple=True, metavar="PATH", help="Compare only this repository; may be repeated."
+    "--repository",
+    "-r",
+    "paths",
+    multiple=True,
+    metavar="PATH",
+    help="Compare only this repository; may be repeated.",
+    shell_complete=complete_repository,
 )
 @click.option("--deep", is_flag=True, help="Read the contents of all files on the mirror too, and check their hashes.")
 @click.option("--continuous", is_flag=True, help="Compare repeatedly, at a low rate ([verify] pace, rest).")
