@@ -16,7 +16,7 @@ from unittest.mock import Mock
 import pytest
 from structlog.testing import capture_logs
 
-from hgext.vcsreplicator.dashboard.asked.question import StatusQuestion, ask
+from hgext.vcsreplicator.dashboard.asked.question import FORMAT, StatusQuestion, ask
 from hgext.vcsreplicator.dashboard.asked.server import LOOK_AGAIN, SocketUsers
 from hgext.vcsreplicator.dashboard.server import _answer_questions, run
 from hgext.vcsreplicator.demo.ports import free_port
@@ -64,7 +64,7 @@ def test_the_answer_is_what_a_new_reading_says(path: str) -> None:
     ("question", "why"),
     [
         (replace(QUESTION, version="0.0.9"), "this dashboard has version"),
-        (replace(QUESTION, format=2), "this dashboard has version"),
+        (replace(QUESTION, format=FORMAT + 1), "this dashboard has version"),
         (replace(QUESTION, log=identify_log("kafka://other:9092")), "this dashboard follows another log"),
     ],
     ids=["version", "format", "log"],
