@@ -169,6 +169,7 @@ def pages_of(installation: Installation) -> dict[str, str]:
         "timeline": f"/repository/{tools}/event/2",
         "waiting": f"/repository/{installation.chains[SECRET].repository}/event/4",
         "pushes": "/pushes",
+        "graphs": "/graphs?span=day",
         "deliveries": "/deliveries",
         "roster": "/roster",
         "acts": "/acts",

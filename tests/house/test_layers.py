@@ -25,8 +25,8 @@ ORDER = {
     "< namesake, plan, task < copies, mounts, pool < supervision < service < jobs",
     f"{OURS}.aggregator": "decisions, gate, metrics, settings < alarms, completeness, loading, refusals, rereading "
     "< ahead, offline_roster < watching < session < loop < standby",
-    f"{OURS}.dashboard": "acts, asked, deliveries, drawing, pages, recent, settings < acting, readers, sources, view "
-    "< guard, tracing, watcher < feed < application < server",
+    f"{OURS}.dashboard": "acts, asked, deliveries, drawing, graphs, pages, recent, settings < acting, readers, sources, "
+    "view < guard, tracing, watcher < feed < application < server",
     # What all of the border uses, and what registers it with Mercurial, are modules beside its rooms.
     f"{OURS}.hg": "allowed, bundles, closed, frames, hashes, markers, observe, parts, requirement, settings, text, unknown, "
     "wirecommands < pages < master, serving < replica < opening < commands, promoting, registration, relaying",

@@ -36,6 +36,7 @@ from .acts import ActJournal
 from .deliveries import STATES, list_deliveries, list_destinations
 from .drawing import draw_timeline
 from .feed import Feed
+from .graphs.curves import HEIGHT, SPANS, WIDTH, Graph, draw_graphs
 from .guard import SIGN_IN, Guard
 from .pages import render
 from .readers import Readers
@@ -81,6 +82,7 @@ def make_application(
         Route("/repository/{repository}", pages.show_repository),
         Route("/repository/{repository}/event/{seq:seq}", pages.show_event),
         Route("/mirror/{name}", pages.show_mirror),
+        Route("/graphs", pages.show_graphs),
         Route("/pushes", pages.show_pushes),
         Route("/pushes/live", Feed(watcher, pages.name_for).answer),
         Route("/deliveries", pages.show_deliveries),
@@ -137,6 +139,7 @@ class _DashboardPages:
         self, sources: Sources, watcher: LogWatcher, journal: ActJournal | None, make_token: Callable[[str], str]
     ) -> None:
         self._sources, self._watcher, self._journal, self._make_token = sources, watcher, journal, make_token
+        self._drawn: dict[str, tuple[float, list[Graph]]] = {}
         self._is_public = functools.lru_cache(REMEMBERED)(sources.is_public)
 
     def name_for(self, request: Request) -> Callable[[str, str], str]:
@@ -308,6 +311,27 @@ class _DashboardPages:
             content["trouble"] = str(error)
         content |= {"is_here": is_here, "state": wanted, "states": STATES}
         return self._render(request, "deliveries.html", notifier=notifier, **content)
+
+    def show_graphs(self, request: Request) -> Response:
+        span = request.query_params.get("span", "")
+        span = span if span in SPANS else "hour"
+        samples = self._watcher.history.samples
+        now = samples[-1].at if samples else 0.0
+        # Each is drawn once for each sample, however many readers ask.
+        if self._drawn.get(span, (-1.0, []))[0] != now:
+            self._drawn[span] = now, draw_graphs(samples, SPANS[span], now)
+        return self._render(
+            request,
+            "graphs.html",
+            span=span,
+            spans=list(SPANS),
+            begin=now - SPANS[span],
+            end=now,
+            graphs=self._drawn[span][1],
+            is_kept=request.app.state.settings.history is not None,
+            width=WIDTH,
+            height=HEIGHT,
+        )
 
     def show_roster(self, request: Request) -> Response:
         _require_reader(request)

@@ -16,6 +16,7 @@ from .acts import ActJournal
 from .application import make_application
 from .asked.question import FORMAT, StatusAnswer, StatusQuestion
 from .asked.server import AnswerServer, SocketUsers
+from .graphs.history import History
 from .readers import Readers, read_users
 from .settings import DashboardSettings
 from .sources import Sources
@@ -44,7 +45,7 @@ def run(
     """
     readers = Readers(settings, read_users(settings.users) if settings.users else ())
     journal = ActJournal(settings.acts) if settings.acts else None
-    watcher = LogWatcher(sources.log, sources.expected, sources.clock)
+    watcher = LogWatcher(sources.log, sources.expected, sources.clock, History(settings.history))
     answers = _answer_questions(settings, sources.url, watcher)
     with asgi.bind(*address, "dashboard.listen") as listener, answers:
         watcher.start()
@@ -61,6 +62,7 @@ def run(
             server.run(sockets=[listener])
         finally:
             watcher.close()
+            watcher.history.close()
     if watcher.failure is not None:
         raise watcher.failure
 

@@ -47,7 +47,8 @@ class DashboardSettings:
     `trusted_proxies` (IP addresses). `hosts` are the names under which clients reach the dashboard, beside its address. `acts` is
     the path of the database that records the acts of operators. `socket` is the path of the Unix socket at which `status` and
     `check` ask, `socket_users` are the names of the users who may ask there in addition to root and the dashboard's own. `name` is
-    the installation's, which each page shows. `runbook` is the URL of the page to which findings lead.
+    the installation's, which each page shows. `runbook` is the URL of the page to which findings lead. `history` is the path of
+    the database that keeps what the graphs show.
     """
 
     listen: str
@@ -61,11 +62,12 @@ class DashboardSettings:
     socket_users: tuple[str, ...] = ()
     name: str | None = None
     runbook: str | None = None
+    history: str | None = None
 
     def __post_init__(self) -> None:
         if self.users is None and self.anonymous is None:
             raise ValueError('users: expected the path of a file of users, or anonymous = "guest"')
-        absolute(self, "users", "acts", "socket")
+        absolute(self, "users", "acts", "socket", "history")
         if self.socket_users and self.socket is None:
             raise ValueError("socket-users: expected together with socket")
         if any(not name or name.isdigit() for name in self.socket_users):

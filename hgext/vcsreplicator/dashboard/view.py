@@ -17,6 +17,7 @@ from ..status.summary import list_mirrors, list_services
 from ..status.wording import Finding, Severity
 from ..words.records import AGGREGATOR, DESTINATION_KEY, Ack, RepositoryState
 from ..words.roster import FROM, MirrorState, Verb
+from .graphs.history import MINUTE, MinuteSample
 from .recent import RecentEvent, RecentEvents
 
 # Characters of a repository's id that stand for a name that a reader may not see.
@@ -193,6 +194,27 @@ def make_view(picture: Picture, recent: RecentEvents, now: float, expected: Expe
         pushes=recent.count_pushes(now),
         lags=lags,
         detached=tuple(picture.detached()),
+    )
+
+
+def make_sample(picture: Picture, recent: RecentEvents, now: float) -> MinuteSample:
+    """Measure what the graphs show."""
+    took = sorted(
+        event.announced - event.time
+        for event in recent.announced
+        if event.announced is not None and now - MINUTE < event.announced <= now
+    )
+    lags = {
+        name: _measure_wait(picture, recent, [(state, lag.unapplied) for state, lag in found if lag.unapplied], now)
+        for name, found in picture.measure_all_lags(now).items()
+    }
+    return MinuteSample(
+        at=now,
+        pushes=recent.count_pushes(now),
+        waiting=sum(state.seq - state.noticed for state in picture.waiting()),
+        lags=lags,
+        median=took[len(took) // 2] if took else None,
+        slow=took[len(took) * 95 // 100] if took else None,
     )
 
 

@@ -23,8 +23,9 @@ from ..status.follower import Follower, look_at_destinations, look_at_topics
 from ..words.clock import Clock, SystemClock
 from ..words.errors import Expired, Unavailable
 from ..words.retry import FAILOVER
+from .graphs.history import MINUTE, History
 from .recent import Announcements, RecentEvent, RecentEvents
-from .view import View, make_view
+from .view import View, make_sample, make_view
 
 # Shortest pause between two views, in seconds.
 PAUSE = 2.0
@@ -62,16 +63,23 @@ class LogWatcher:
     """Follows the log from `start` until `close`.
 
     Other threads may read the attributes; the objects that they hold never change. `view` is the newest, however old. A page that
-    shows the view calls `fetch_view`.
+    shows the view calls `fetch_view`. A sample for `history` is taken every minute.
     """
 
-    def __init__(self, log: Log, expected: Expectations, clock: Clock = SystemClock()) -> None:  # noqa: B008
+    def __init__(
+        self,
+        log: Log,
+        expected: Expectations,
+        clock: Clock = SystemClock(),  # noqa: B008
+        history: History | None = None,
+    ) -> None:
         self._log, self._expected, self._clock = log, expected, clock
+        self.history = history or History()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
         self._changed = threading.Condition()
         self._asked = float("-inf")
-        self._due = self._expires = self._topics_due = _AT_ONCE
+        self._due = self._expires = self._topics_due = self._sample_due = _AT_ONCE
         self.view: View | None = None
         self.trouble: str | None = "the log was not read yet"
         self.since = time.time()
@@ -195,6 +203,8 @@ class LogWatcher:
             self._give_picture(follower)
             self.announced = tuple(recent.announced)
             now = time.monotonic()
+            if now >= self._sample_due and self.trouble is None:
+                self._take_sample(follower, recent)
             if now >= self._due and (self.trouble is not None or now < self._asked + INTEREST):
                 self._renew_view(follower, recent)
             elif now >= reading:
@@ -227,6 +237,14 @@ class LogWatcher:
                     made.set_result(use(picture, present))
                 except Exception as error:
                     made.set_exception(error)
+
+    def _take_sample(self, follower: Follower, recent: RecentEvents) -> None:
+        """Take a sample, whether or not a page is read; raises as `_follow`."""
+        picture = follower.update()
+        present = follower.now()
+        if present is not None:
+            self.history.add(make_sample(picture, recent, present))
+            self._sample_due = time.monotonic() + MINUTE
 
     def _renew_view(self, follower: Follower, recent: RecentEvents) -> None:
         began = time.monotonic()
