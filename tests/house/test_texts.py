@@ -67,7 +67,7 @@ def test_the_documents_name_only_make_targets_that_exist() -> None:
 
 
 def test_the_documents_name_only_verbs_that_exist() -> None:
-    there = (CHECKOUT / "hgext/vcsreplicator/cli").glob("*.py")
+    there = (CHECKOUT / "hgext/vcsreplicator/cli").iterdir()
     verbs = DAEMONS | VERBS.keys() & {file.stem.replace("_", "-") for file in there}
     command = re.compile(r"(?:^|[`$;/]|bin/)\s*vcsreplicator ([a-z][a-z-]*)", re.MULTILINE)
     named = {(name, verb) for name, text in files("*.md") for verb in command.findall(code_of(text))}

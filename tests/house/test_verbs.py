@@ -13,8 +13,9 @@ from tests.house.sources import PRODUCT, files, texts_of
 
 # What a verb that lists or shows something is named.
 LISTING = {"list", "show", "status", "check", "trace", "verify", "pushes", "history", "requests", "bootstrap"}
-# Verbs that ask for --yes only for what no message suggests: a repository that is not detached, a mirror without a section.
-WITHOUT_YES = {("heal",), ("roster", "add")}
+# Verbs that ask for --yes only for what no message suggests: a repository that is not detached, a mirror without a section. Setup
+# asks on its terminal.
+WITHOUT_YES = {("heal",), ("roster", "add"), ("setup",)}
 # A command in a text; what is filled in later is "§".
 SUGGESTED = re.compile(r"vcsreplicator ((?:[a-z-]+ )*[a-z-]+(?: (?:§|[A-Z][A-Z|]+|--[a-z]+|yes|no))*)")
 

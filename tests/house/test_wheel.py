@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from testing.services.cache import CHECKOUT
+from tests.house.test_units import UNITS
 
 PACKAGES = ("hgext", "pushlog", "hooks", "notifier")
 # What of the repository is not in the source distribution.
@@ -72,7 +73,10 @@ def test_the_source_distribution_holds_the_repository_without_its_tests(source: 
 def test_the_wheel_holds_our_packages_and_no_face_of_hgext(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert "hgext/__init__.py" not in names
-    tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
+    # Of setup, which writes them where systemd looks.
+    units = {name for name in names if ".data/data/share/vcsreplicator/systemd/" in name}
+    assert {name.rpartition("/")[2] for name in units} == {file.name for file in UNITS}
+    tops = {name.split("/")[0] for name in names - units if ".dist-info/" not in name}
     assert tops == set(PACKAGES)
     assert {name.split("/")[1] for name in names if name.startswith("hgext/")} == {"vcsreplicator"}
 

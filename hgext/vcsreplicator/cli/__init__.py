@@ -2,9 +2,9 @@
 """The command `vcsreplicator`: one file per verb, loaded when its verb is used.
 
 A verb is a module of this folder with a click command named `command`, or a command of `daemons`; `verbs` lists them. A module
-that one verb alone uses begins with its name: `config_rights`. Verbs share the others: `asking`, `delivering`, `display`,
-`options`, `own_names`, `progress` and `requests`. This module imports almost nothing, so that `main` decides what Ctrl-C does
-before anything else is loaded.
+that one verb alone uses begins with its name, `config_rights`, or is in a folder with that name, `setup`. Verbs share the others:
+`asking`, `delivering`, `display`, `options`, `own_names`, `progress` and `requests`. This module imports almost nothing, so that
+`main` decides what Ctrl-C does before anything else is loaded.
 """
 
 import signal

@@ -19,6 +19,9 @@ _GROUPS = {
     "Try it": {
         "demo": "Run a complete installation here, and push to it",
     },
+    "Install": {
+        "setup": "Make this machine a host, from its users to its services",
+    },
     "Services": {
         "relay": "Send events of the master's repositories to the log",
         "mirror": "Apply events on a mirror",

@@ -23,7 +23,7 @@ from ..relay.scan import is_folder
 from ..words.errors import MalformedEvent, Refused
 from . import observe, opening
 from .bundles import RepositoryOpener
-from .master import creation, intents, recovery
+from .master import creation, formats, intents, recovery
 from .master.acts import lifecycle, moving
 from .master.intents import Intent
 from .master.repository import OWN
@@ -88,6 +88,16 @@ class MasterRepositories(RepositoryOpener):
             if path is not None:
                 return path, creation.read_generation(root_of(self._settings, folder), path) + 1
         return None
+
+    def refuse_format(self, folder: str) -> None:
+        """Raise Refused if the format on disk is not replicated, or is unknown here.
+
+        Changes nothing. Raises OSError.
+        """
+        try:
+            formats.refuse_format(self.open(folder))
+        except (error.Abort, error.RepoError) as problem:
+            raise Refused(text(stringutil.forcebytestr(problem))) from problem
 
     def is_changed_outside(self, folder: str) -> bool | None:
         """Return whether the changelog is another than the newest event left it.

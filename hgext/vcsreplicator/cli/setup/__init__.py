@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`vcsreplicator setup`: makes this machine a host, or takes back what it made.
+
+It asks, looks, shows every step, and does them. `answers` has what is asked, `plan` the steps as data, `texts` the files,
+`repositories` what is wrong with those that are there, `machine` does the steps and records them.
+"""
+
+import os
+import shlex
+import socket
+import sys
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...words import shape
+from ...words.errors import BadConfig, Refused
+from ..options import with_insecure
+from .answers import HG, HostAnswers, Role, choose_answers
+from .machine import Machine
+from .plan import FoundHost, MakeFolder, RunCommand, SetupStep, WriteFile, describe, key_file, make_plan
+from .repositories import Examination, ProblemKind, examine
+from .texts import PASSWORD
+
+# Where systemd runs, and nowhere else.
+_SYSTEMD = "/run/systemd/system"
+
+
+@click.command()
+@click.option("--role", type=click.Choice([str(role) for role in Role]), help="What this machine does.")
+@click.option("--host", metavar="NAME", help="Name of this machine in events.  [default: its own]")
+@click.option("--repos", metavar="DIR", help="Folder of the repositories that take pushes.")
+@click.option("--copies", metavar="DIR", help="Folder of the mirror's copies.")
+@click.option("--name", metavar="NAME", help="Name of the mirror.")
+@click.option("--master", metavar="URL", help="Where the mirror copies from.")
+@click.option("--url", metavar="URL", help="Public URL of the mirrors.")
+@click.option("--log", metavar="URL", help="sqlite:///FILE on one machine, else kafka://HOST:PORT.")
+@click.option("--blobs", metavar="URL", help="Store of large bundles, which master and mirrors share.")
+@click.option(
+    "--destination",
+    "destinations",
+    multiple=True,
+    metavar="KIND|URL",
+    help="none, jsonlines, webhook, or amqps://USER@HOST/; may be repeated.",
+)
+@click.option(
+    "--developer", "developers", multiple=True, metavar="ACCOUNT", help="Let this account push; may be repeated."
+)
+@click.option(
+    "--mirror-key",
+    "mirror_keys",
+    multiple=True,
+    metavar="KEY",
+    help="Let this SSH key of a mirror read; may be repeated.",
+)
+@with_insecure
+@click.option("--prefix", default="", metavar="DIR", help="Write the files below DIR, and run no command.")
+@click.option("--no-systemd", is_flag=True, help="Write the units, and start none.")
+@click.option("--fix", is_flag=True, help="Give repositories and folders the rights that services need.")
+@click.option("--replace", is_flag=True, help="Overwrite files that differ from what setup writes.")
+@click.option("--undo", is_flag=True, help="Take back what setup made; repositories and data stay.")
+@click.option("--dry-run", is_flag=True, help="Show every file and command, and do nothing.")
+@click.option("--yes", is_flag=True, help="Ask nothing: take the defaults, and do it.")
+def command(
+    prefix: str, no_systemd: bool, fix: bool, replace: bool, undo: bool, dry_run: bool, yes: bool, **given: Any
+) -> None:
+    """Make this machine a host, from its users to its services.
+
+    Run it again at any time: it does what is missing, and says what differs. It takes the answers of the last run as defaults.
+    """
+    if not prefix and not dry_run and os.geteuid() != 0:
+        raise Refused("setup: expected to run as root, who makes users and files; or add --dry-run or --prefix DIR")
+    os.umask(0o022)
+    machine = Machine(os.path.abspath(prefix) if prefix else "")
+    if undo:
+        _undo(machine, is_dry=dry_run, is_sure=yes)
+        return
+    ask = None if yes or dry_run else _ask
+    chosen = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items() if value}
+    answers = choose_answers(chosen, shape.plain(machine.answers) or {}, socket.getfqdn(), ask)
+    examined = _examine(machine, answers)
+    fix = _settle_rights(machine, answers, examined, is_fixed=fix, may_ask=ask is not None)
+    found = _look_around(answers, examined, is_fixed=fix)
+    with_systemd = not no_systemd and os.path.isdir(_SYSTEMD)
+    todo = _choose_steps(
+        machine, make_plan(answers, found, with_systemd=with_systemd), is_fixed=fix, is_replaced=replace
+    )
+    _show_steps(machine, todo, is_whole=dry_run)
+    changes = [step for step in todo if not (isinstance(step, RunCommand) and step.is_look)]
+    if dry_run:
+        return
+    if changes and not yes:
+        click.confirm(f"Do these {len(todo)} steps?", abort=True)
+    machine.keep_answers(answers)
+    for step in todo:
+        machine.perform(step)
+    click.echo(f"{len(changes)} steps done" if changes else "nothing to do: this machine is as setup makes it")
+    _say_next(answers, found, prefix=prefix, with_systemd=with_systemd)
+
+
+def _ask(question: str, default: str | None) -> str:
+    return str(click.prompt(question, default=default, err=True))
+
+
+def _examine(machine: Machine, answers: HostAnswers) -> Examination:
+    """Look at the repositories that are there, and show what is wrong with them."""
+    if not answers.has_master:
+        return Examination(folders=(), size=0, problems=())
+    copies = str(machine.place(answers.copies)) if answers.has_mirror else None
+    examined = examine(str(machine.place(answers.repos)), copies)
+    if examined.folders:
+        click.echo(f"{len(examined.folders)} repositories, {examined.size} bytes")
+    for problem in examined.problems:
+        click.echo(str(problem), err=True)
+    return examined
+
+
+def _settle_rights(
+    machine: Machine, answers: HostAnswers, examined: Examination, *, is_fixed: bool, may_ask: bool
+) -> bool:
+    """Return whether setup gives rights that services lack.
+
+    Raises Refused if it may not, or if mirrors could not be filled. Below a prefix it never does: there they are only shown.
+    """
+    if any(problem.kind is ProblemKind.UNSERVED for problem in examined.problems):
+        raise Refused("setup: repositories have names that no mirror can copy, see above: rename them first")
+    if machine.has_prefix:
+        return False
+    folders = (MakeFolder(answers.repos, HG, 0o2775),) if answers.has_master else ()
+    lacking = [difference for step in folders if (difference := machine.find_difference(step))]
+    count = len(lacking) + sum(problem.is_mendable for problem in examined.problems)
+    if is_fixed or not count:
+        return is_fixed
+    for difference in lacking:
+        click.echo(difference, err=True)
+    if may_ask and click.confirm("Give these rights?"):
+        return True
+    raise Refused(f"setup: {count} rights are missing, see above: run the commands, or add --fix")
+
+
+def _look_around(answers: HostAnswers, examined: Examination, *, is_fixed: bool) -> FoundHost:
+    """Find the programs, the packaged units and the key; raises BadConfig."""
+    programs = Path(sys.executable).parent
+    for folder in (programs, *programs.parents):
+        if not folder.stat().st_mode & 0o001:
+            raise BadConfig(f"setup: {programs}: other users may not enter {folder}: install in /opt/vcsreplicator")
+    checkout = Path(__file__).parents[4] / "docs/systemd"
+    packaged = Path(sysconfig.get_path("data"), "share/vcsreplicator/systemd")
+    units = {
+        file.name: file.read_text("utf-8") for file in (checkout if checkout.is_dir() else packaged).glob("*.service")
+    }
+    if not units:
+        raise BadConfig(f"setup: {packaged}: expected the units of systemd: install the package again")
+    if answers.brokers and not os.path.exists(PASSWORD):
+        raise BadConfig(f"setup: {PASSWORD} is missing: write the broker's password into it, with mode 0600")
+    has_key = not answers.copies_over_ssh or os.path.exists(key_file())
+    remedies = tuple(problem.remedy for problem in examined.problems if problem.is_mendable and is_fixed)
+    return FoundHost(
+        programs=str(programs),
+        units=units,
+        repositories=examined.replicable,
+        remedies=remedies,
+        has_key=has_key,
+    )
+
+
+def _choose_steps(
+    machine: Machine, steps: Sequence[SetupStep], *, is_fixed: bool, is_replaced: bool
+) -> list[SetupStep]:
+    """Return the steps to do, and show what stays although it differs."""
+    todo = []
+    for step in steps:
+        difference = machine.find_difference(step)
+        if difference:
+            click.echo(difference)
+            option, is_allowed = ("--fix", is_fixed) if isinstance(step, MakeFolder) else ("--replace", is_replaced)
+            if not is_allowed and not machine.is_ours(step):
+                click.echo(f"left as it is; to do this, add {option}: {describe(step)}", err=True)
+                continue
+        if difference is not None:
+            todo.append(step)
+    return todo
+
+
+def _show_steps(machine: Machine, todo: Sequence[SetupStep], *, is_whole: bool) -> None:
+    for step in todo:
+        click.echo(describe(step))
+        if is_whole and isinstance(step, WriteFile) and not machine.place(step.path).exists():
+            click.echo("".join(f"    {line}\n" for line in step.text.splitlines()), nl=False)
+
+
+def _undo(machine: Machine, *, is_dry: bool, is_sure: bool) -> None:
+    made = list(machine.made)
+    if not made:
+        click.echo("nothing to undo: setup made nothing here")
+        return
+    for key in reversed(made):
+        click.echo(f"remove {key}")
+    if is_dry:
+        return
+    if not is_sure:
+        click.confirm("Take this back? Repositories and data stay.", abort=True)
+    machine.undo(click.echo)
+
+
+def _say_next(answers: HostAnswers, found: FoundHost, *, prefix: str, with_systemd: bool) -> None:
+    """Say what is left to an operator."""
+    if prefix or not with_systemd:
+        for step in make_plan(answers, found, with_systemd=True):
+            if not isinstance(step, WriteFile | MakeFolder) and (prefix or isinstance(step, RunCommand)):
+                click.echo(f"left to you: {describe(step)}")
+    elif not found.has_key:
+        key = Path(f"{key_file()}.pub").read_text("utf-8").strip()
+        click.echo(f"on the master: vcsreplicator setup --mirror-key {shlex.quote(key)}; then repeat setup here")
+    elif answers.has_master:
+        click.echo(f"create a repository: sudo -u {HG} /usr/local/bin/hg init {answers.repos}/first")

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`vcsreplicator setup` below a prefix, where any user may run it: what it makes, leaves and takes back."""
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from hgext.vcsreplicator.cli import setup
+from hgext.vcsreplicator.cli.setup.machine import RECORD, Machine
+from hgext.vcsreplicator.cli.setup.plan import WriteFile
+from hgext.vcsreplicator.cli.verbs import program
+from hgext.vcsreplicator.words.errors import BadConfig, Refused
+
+
+def run(prefix: Path, *words: str, answers: str = "") -> Result:
+    arguments = ["setup", "--prefix", str(prefix), "--url", "https://hg.example/", *words]
+    return CliRunner().invoke(program, arguments, input=answers, catch_exceptions=True)
+
+
+def snapshot(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Mode and content of everything in a folder."""
+    return {
+        str(path.relative_to(folder)): (os.stat(path).st_mode, path.read_bytes() if path.is_file() else b"")
+        for path in folder.rglob("*")
+    }
+
+
+def test_a_dry_run_shows_every_file_and_changes_nothing(tmp_path: Path) -> None:
+    done = run(tmp_path, "--dry-run")
+    assert done.exit_code == 0
+    assert "write /etc/vcsreplicator.toml\n    # Written by" in done.output
+    assert "install -d -o hg -g hg -m 2775 /repos\n" in done.output
+    assert "ExecStart=" in done.output
+    assert snapshot(tmp_path) == {}
+
+
+def test_a_second_run_changes_nothing_and_says_so(tmp_path: Path) -> None:
+    assert run(tmp_path, "--yes").exit_code == 0
+    made = snapshot(tmp_path)
+    assert stat.S_IMODE(made["repos"][0]) == 0o2775
+    assert stat.S_IMODE(made["usr/local/bin/hg"][0]) == 0o755
+    again = run(tmp_path, "--yes")
+    assert "nothing to do: this machine is as setup makes it" in again.output
+    assert snapshot(tmp_path) == made
+
+
+def test_what_systemd_and_the_services_need_is_left_to_the_operator(tmp_path: Path) -> None:
+    left = [line for line in run(tmp_path, "--yes").output.splitlines() if line.startswith("left to you: ")]
+    assert any("useradd" in line for line in left)
+    assert "bootstrap alpha" in left[-4]
+    assert "systemctl enable --now vcsreplicator-mirror@alpha" in left[-3]
+
+
+def test_a_file_edited_by_hand_stays_until_replace_and_is_shown(tmp_path: Path) -> None:
+    run(tmp_path, "--yes")
+    file = tmp_path / "etc/vcsreplicator.toml"
+    edited = f"{file.read_text()}# mine\n"
+    file.write_text(edited)
+    again = run(tmp_path, "--yes")
+    assert "-# mine" in again.output
+    assert "to do this, add --replace: write /etc/vcsreplicator.toml" in again.output
+    assert file.read_text() == edited
+    assert run(tmp_path, "--yes", "--replace").exit_code == 0
+    assert "# mine" not in file.read_text()
+
+
+def test_other_answers_rewrite_the_files_that_setup_wrote_itself(tmp_path: Path) -> None:
+    run(tmp_path, "--yes")
+    assert run(tmp_path, "--yes", "--copies", "/data/alpha").exit_code == 0
+    assert 'root = "/data/alpha"' in (tmp_path / "etc/vcsreplicator.toml").read_text()
+    assert run(tmp_path, "--yes").exit_code == 0
+    assert 'root = "/data/alpha"' in (tmp_path / "etc/vcsreplicator.toml").read_text()
+
+
+def test_undo_takes_back_what_was_made_and_no_repository_or_data(tmp_path: Path) -> None:
+    run(tmp_path, "--yes")
+    (tmp_path / "repos/first").mkdir()
+    (tmp_path / "var/lib/vcsreplicator/log.db").touch()
+    hgrc = tmp_path / "etc/mercurial/mirror.hgrc"
+    hgrc.write_text("[web]\n")
+    undone = run(tmp_path, "--undo", "--yes")
+    assert undone.exit_code == 0
+    assert "left: file /etc/mercurial/mirror.hgrc: it was changed since" in undone.output
+    assert "left: folder /repos: it is not empty" in undone.output
+    kept = {path for path, (mode, _) in snapshot(tmp_path).items() if stat.S_ISREG(mode)}
+    assert kept == {"etc/mercurial/mirror.hgrc", "etc/vcsreplicator/setup.json", "var/lib/vcsreplicator/log.db"}
+    assert (tmp_path / "repos/first").is_dir()
+    hgrc.unlink()
+    (tmp_path / "repos/first").rmdir()
+    (tmp_path / "var/lib/vcsreplicator/log.db").unlink()
+    run(tmp_path, "--undo", "--yes")
+    assert "nothing to undo" in run(tmp_path, "--undo", "--yes").output
+    assert not (tmp_path / "repos").exists()
+
+
+def test_undo_leaves_what_was_there_before_setup(tmp_path: Path) -> None:
+    there = tmp_path / "repos"
+    there.mkdir()
+    there.chmod(0o2775)
+    run(tmp_path, "--yes")
+    run(tmp_path, "--undo", "--yes")
+    assert there.is_dir()
+
+
+@pytest.mark.parametrize("step", [0, 4, 9, 20])
+def test_a_setup_killed_at_a_step_is_finished_by_the_next_and_undone(
+    step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = tmp_path / "whole"
+    run(whole, "--yes")
+    real, done = Machine.perform, list[Any]()
+
+    def perform(machine: Machine, wanted: Any) -> None:
+        done.append(wanted)
+        if len(done) > step:
+            raise KeyboardInterrupt
+        real(machine, wanted)
+
+    monkeypatch.setattr(Machine, "perform", perform)
+    cut = tmp_path / "cut"
+    assert run(cut, "--yes").exit_code != 0
+    monkeypatch.setattr(Machine, "perform", real)
+    assert run(cut, "--yes").exit_code == 0
+    assert snapshot(cut) == snapshot(whole)
+    run(cut, "--undo", "--yes")
+    assert not [path for path, (mode, _) in snapshot(cut).items() if stat.S_ISREG(mode)]
+
+
+def test_what_setup_begins_to_write_is_on_record_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill between the file and its record would leave a file that undo does not know."""
+    from hgext.vcsreplicator.cli.setup import machine as written
+
+    real = written._write_file
+    seen: list[str] = []
+
+    def write(place: Path, text: str, mode: int) -> None:
+        if place.name == "x":
+            seen.extend(json.loads((tmp_path / RECORD[1:]).read_text())["made"])
+        real(place, text, mode)
+
+    monkeypatch.setattr(written, "_write_file", write)
+    Machine(str(tmp_path)).perform(WriteFile("/etc/x", "text"))
+    assert seen == ["file /etc/x"]
+
+
+def test_without_yes_setup_asks_and_does_nothing_on_a_no(tmp_path: Path) -> None:
+    answers = "one-machine\n/data/hg\n/data/alpha\nbeta\nsqlite:///var/lib/vcsreplicator/log.db\nnone\nn\n"
+    asked = run(tmp_path, answers=answers)
+    assert asked.exit_code != 0
+    assert "install -d -o hg -g hg -m 2775 /data/hg" in asked.output
+    assert "Do these" in asked.output
+    assert snapshot(tmp_path) == {}
+
+
+def test_a_record_that_setup_did_not_write_is_named(tmp_path: Path) -> None:
+    (tmp_path / "etc/vcsreplicator").mkdir(parents=True)
+    (tmp_path / RECORD[1:]).write_text("[]")
+    refused = run(tmp_path, "--yes").exception
+    assert isinstance(refused, BadConfig)
+    assert str(refused).startswith(f"{tmp_path}{RECORD}: ")
+
+
+def test_setup_of_a_machine_is_roots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    refused = CliRunner().invoke(program, ["setup", "--yes"]).exception
+    assert isinstance(refused, Refused)
+    assert "expected to run as root" in str(refused)
+
+
+def test_programs_that_other_users_cannot_reach_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = tmp_path / "closed"
+    (closed / "bin").mkdir(parents=True)
+    closed.chmod(0o700)
+    monkeypatch.setattr(setup.sys, "executable", str(closed / "bin/python"))
+    refused = run(tmp_path / "host", "--yes").exception
+    assert isinstance(refused, BadConfig)
+    assert "install in /opt/vcsreplicator" in str(refused)

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a host is made of, for each role, as data."""
+
+import configparser
+import re
+import tomllib
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from hgext.vcsreplicator.cli.config import _check_sections
+from hgext.vcsreplicator.cli.setup.answers import HostAnswers, Role, choose_answers
+from hgext.vcsreplicator.cli.setup.plan import (
+    FoundHost,
+    GiveSecret,
+    MakeFolder,
+    MakeUser,
+    RunCommand,
+    SetupStep,
+    WriteFile,
+    describe,
+    make_plan,
+)
+from hgext.vcsreplicator.config import load
+from hgext.vcsreplicator.words.errors import BadConfig
+from testing.services.cache import CHECKOUT
+
+UNITS = {file.name: file.read_text() for file in (CHECKOUT / "docs/systemd").glob("*.service")}
+KAFKA = "kafka://kafka1.example:9093?security_protocol=SSL"
+GIVEN: dict[Role, dict[str, Any]] = {
+    Role.ONE_MACHINE: {},
+    Role.MASTER: {"log": KAFKA, "blobs": "s3://hg-blobs/events", "mirror_keys": ["ssh-ed25519 AAAA"]},
+    Role.MIRROR: {"log": KAFKA, "master": "ssh://hg-mirror@master.example//repos"},
+    Role.SERVICES: {"log": KAFKA, "destinations": ["jsonlines", "webhook", "amqps://hg@broker.example/"]},
+}
+
+
+def answer(role: Role = Role.ONE_MACHINE, **given: Any) -> HostAnswers:
+    """The answers of a host that says as little as it can."""
+    return choose_answers({"role": str(role), **GIVEN[role], **given}, {}, "hg.example", None)
+
+
+def plan(role: Role = Role.ONE_MACHINE, *, with_systemd: bool = True, **given: Any) -> list[SetupStep]:
+    found = FoundHost(programs="/usr/vcs/bin", units=UNITS, repositories=3)
+    return make_plan(answer(role, **given), found, with_systemd=with_systemd)
+
+
+def files(steps: Sequence[SetupStep]) -> dict[str, str]:
+    return {step.path: step.text for step in steps if isinstance(step, WriteFile)}
+
+
+def read_units(steps: Sequence[SetupStep]) -> dict[str, dict[str, list[str]]]:
+    """The values of each key of the units and their additions; an empty value forgets the earlier ones."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for path, text in sorted(files(steps).items()):
+        if not path.startswith("/etc/systemd"):
+            continue
+        unit = found.setdefault(re.findall(r"vcsreplicator-([\w-]+@?)\.service", path)[0], {})
+        for line in text.splitlines():
+            key, is_set, value = line.partition("=")
+            if is_set and not line.startswith("#"):
+                unit[key] = [*unit.get(key, ()), value] if value else []
+    return found
+
+
+def written(unit: dict[str, list[str]]) -> set[str]:
+    return {path.removeprefix("-") for line in unit.get("ReadWritePaths", ()) for path in line.split()}
+
+
+@pytest.mark.parametrize("role", Role)
+def test_every_role_gets_a_services_file_that_is_correct(role: Role, tmp_path: Any) -> None:
+    file = tmp_path / "vcsreplicator.toml"
+    file.write_text(files(plan(role))["/etc/vcsreplicator.toml"])
+    _check_sections(load(file))
+    assert (
+        set(tomllib.loads(file.read_text())["listen"])
+        >= {
+            Role.ONE_MACHINE: {"relay", "mirror-alpha", "aggregator", "notifier", "verify"},
+            Role.MASTER: {"relay"},
+            Role.MIRROR: {"mirror-alpha", "verify"},
+            Role.SERVICES: {"aggregator", "notifier"},
+        }[role]
+    )
+
+
+@pytest.mark.parametrize("role", Role)
+def test_every_unit_runs_as_a_user_that_the_plan_makes(role: Role) -> None:
+    steps = plan(role)
+    users = {step.name for step in steps if isinstance(step, MakeUser)}
+    owned = {step.path: step.owner for step in steps if isinstance(step, MakeFolder)}
+    units = read_units(steps)
+    assert units
+    for name, unit in units.items():
+        assert unit["User"][-1] in users, name
+        assert unit["ExecStart"][-1].startswith("/usr/vcs/bin/vcsreplicator "), name
+        missing = [path for path in written(unit) if path not in owned and path != "/var/lib/vcsreplicator"]
+        assert missing in ([], ["/var/log/vcsreplicator"]), name
+        assert {owned[path] for path in written(unit) if path in owned} <= {unit["User"][-1]}, name
+
+
+def test_steps_come_after_what_they_need() -> None:
+    steps = plan()
+    kinds = [type(step) for step in steps]
+    assert kinds.index(MakeFolder) > max(at for at, kind in enumerate(kinds) if kind is MakeUser)
+    assert kinds.index(RunCommand) > max(at for at, kind in enumerate(kinds) if kind is not RunCommand)
+    said = [describe(step) for step in steps]
+    order = ["topics create", "enable --now vcsreplicator-relay", "bootstrap alpha", "vcsreplicator-mirror@alpha"]
+    places = [next(at for at, text in enumerate(said) if word in text) for word in order]
+    assert places == sorted(places)
+    [bootstrap] = [step for step in steps if isinstance(step, RunCommand) and "bootstrap" in step.words]
+    assert bootstrap.waits_for == 3
+
+
+def test_the_mirror_of_one_machine_may_not_write_the_masters_folder() -> None:
+    units = read_units(plan(repos="/data/hg", copies="/data/copies", log="sqlite:///data/log/log.db"))
+    assert "/data/hg" in written(units["relay"]) & written(units["web"])
+    assert "/data/copies" in written(units["mirror@"]) & written(units["verify@"])
+    assert all("/repos" not in written(unit) for unit in units.values())
+    assert not written(units["web-alpha"])
+    assert units["web-alpha"]["ReadOnlyPaths"] == ["/data/copies"]
+    logs = {name for name, unit in units.items() if "/data/log" in written(unit)}
+    assert logs == {"aggregator", "relay", "notifier", "mirror@", "verify@"}
+    assert units["web"]["Environment"][-1] == "HGRCPATH=/etc/mercurial/master.hgrc"
+
+
+def test_a_key_of_a_mirror_may_read_the_master_and_nothing_else() -> None:
+    [keys] = [text for path, text in files(plan(Role.MASTER)).items() if path.endswith("authorized_keys")]
+    assert keys == (
+        'restrict,command="HGRCPATH=/etc/mercurial/master.hgrc:/etc/mercurial/read-only.hgrc '
+        '/usr/vcs/bin/vcsreplicator ssh /repos" ssh-ed25519 AAAA\n'
+    )
+    parsed = configparser.RawConfigParser()
+    parsed.read_string(files(plan(Role.MASTER))["/etc/mercurial/master.hgrc"])
+    assert parsed["vcsreplicator"]["snapshot-allow"] == "hg-mirror"
+    folders = {step.path: step.owner for step in plan(Role.MASTER) if isinstance(step, MakeFolder)}
+    assert {owner for path, owner in folders.items() if path.endswith("mirrors/.ssh")} == {"root"}
+
+
+def test_a_mirror_whose_key_is_new_starts_nothing_yet() -> None:
+    found = FoundHost(programs="/usr/vcs/bin", units=UNITS, has_key=False)
+    said = [describe(step) for step in make_plan(answer(Role.MIRROR), found, with_systemd=True)]
+    assert any("ssh-keygen" in text for text in said)
+    assert not any("systemctl" in text or "bootstrap" in text for text in said)
+
+
+def test_only_the_notifiers_user_may_read_the_password_of_a_broker() -> None:
+    steps = plan(Role.SERVICES)
+    assert [step for step in steps if isinstance(step, GiveSecret)] == [
+        GiveSecret("/etc/vcsreplicator/pulse.password", "vcsreplicator")
+    ]
+
+
+def test_without_systemd_nothing_is_started() -> None:
+    assert not [step for step in plan(with_systemd=False) if "systemctl" in describe(step)]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"role": "master"}, "--log: expected an answer"),
+        ({"role": "mirror", "log": KAFKA}, "--master: expected an answer"),
+        ({"role": "master", "log": "sqlite:///x.db"}, "expected kafka://HOST:PORT, which all machines reach"),
+        ({"log": "kafka://kafka.example:9092"}, "add --insecure plain-text"),
+        ({"repos": "repos"}, "repos: expected an absolute path"),
+        ({"repos": "/a b"}, "expected no space"),
+        ({"repos": "/a\nb"}, "expected no space"),
+        ({"repos": "/srv"}, "copies: expected a folder apart from /srv"),
+        ({"url": "hg.example"}, "url: expected https://HOST/"),
+        ({"name": "Alpha!"}, "name: expected lower-case letters"),
+        ({"destinations": ["amqps://u:secret@broker.example/"]}, "a password in a URL"),
+        ({"destinations": ["ftp"]}, "destinations: expected none, jsonlines, webhook"),
+        ({"developers": ["-x"]}, "developers: expected an account"),
+        ({"mirror_keys": ["a\nb"]}, "expected an account or a public key in one line"),
+    ],
+)
+def test_an_answer_that_cannot_be_used_is_refused_by_its_name(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadConfig, match=re.escape(words)):
+        choose_answers(given, {}, "hg.example", None)
+
+
+def test_the_answers_of_the_last_run_are_the_defaults_of_the_next() -> None:
+    former = {"role": "one-machine", "host": "a.example", "repos": "/data", "log": "sqlite:///x/log.db"}
+    assert choose_answers({"url": "https://b.example/"}, former, "c.example", None).repos == "/data"
+    asked: list[str] = []
+
+    def ask(question: str, default: Any) -> Any:
+        asked.append(question)
+        return default
+
+    assert choose_answers({"role": "one-machine", "repos": "/d"}, {}, "c.example", ask).repos == "/d"
+    assert not any("take pushes" in question for question in asked)
+    assert any("Public URL" in question for question in asked)
