@@ -74,7 +74,7 @@ def test_another_command_is_refused(root: Path, asked: str) -> None:
 @pytest.mark.processes
 def test_the_key_of_a_mirror_may_clone_and_not_push(tmp_path: Path) -> None:
     """With the hgrc of the page, which a policy of ours makes read-only."""
-    page = PAGES["docs/install.md"]
+    page = PAGES["docs/by-hand.md"]
     text = page[page.index("[hooks]\npretxnopen.read-only") :]
     (tmp_path / "read-only.hgrc").write_text(text[: text.index("END\n")])
     shell = tmp_path / "ssh"

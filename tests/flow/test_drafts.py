@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Clients of a mirror, whose hgrc is that of `docs/install.md`, do with what they get what clients of the master do.
+"""Clients of a mirror, whose hgrc is that of `docs/by-hand.md`, do with what they get what clients of the master do.
 
 A client takes all that it pulls from a publishing server for public, and its next push, even an empty one, makes that public on the
 master: what others have as drafts can no longer be amended.

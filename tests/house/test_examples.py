@@ -114,9 +114,9 @@ def test_the_checks_of_examples_can_fail(tmp_path: Path) -> None:
 
 @pytest.mark.processes
 def test_the_script_for_ssh_gives_the_master_its_hgrc_and_rights(tmp_path: Path) -> None:
-    page = PAGES["docs/install.md"]
+    page = PAGES["docs/by-hand.md"]
     [script] = re.findall(r"/usr/local/bin/hg <<'END'\n(.*?)^END$", page, re.MULTILINE | re.DOTALL)
-    [hgrc] = [block for of, block in blocks("ini") if of == "docs/install.md" and "role = master" in block]
+    [hgrc] = [block for of, block in blocks("ini") if of == "docs/by-hand.md" and "role = master" in block]
     here, hg = tmp_path / "master.hgrc", tmp_path / "hg"
     here.write_text(hgrc.replace("/repos = .", f"{tmp_path} = ."))
     program = Path(sys.executable).parent

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The commands of docs/install.md, typed in their order in a folder that stands for the machine, and what they made."""
+"""The commands of docs/install.md and docs/by-hand.md, typed in their order below a folder, and what they made."""
 
 import configparser
 import itertools
@@ -21,7 +21,9 @@ from tests.house.test_blocks import parse_ours
 
 pytestmark = pytest.mark.processes
 
-PAGE = PAGES["docs/install.md"]
+# The package, then the steps, then the first push.
+_BEFORE, _, _AFTER = PAGES["docs/install.md"].partition("## The first push")
+PAGE = _BEFORE + PAGES["docs/by-hand.md"] + _AFTER
 # Programs that change the machine, or that the page installs: each only notes how it was called.
 NOTED = ("useradd", "usermod", "systemctl", "pip", "vcsreplicator")
 NOTE = """#!/bin/sh

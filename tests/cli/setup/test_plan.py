@@ -182,6 +182,16 @@ def test_an_answer_that_cannot_be_used_is_refused_by_its_name(given: dict[str, A
 def test_the_answers_of_the_last_run_are_the_defaults_of_the_next() -> None:
     former = {"role": "one-machine", "host": "a.example", "repos": "/data", "log": "sqlite:///x/log.db"}
     assert choose_answers({"url": "https://b.example/"}, former, "c.example", None).repos == "/data"
+
+
+def test_a_key_of_a_second_mirror_leaves_that_of_the_first() -> None:
+    former = {"role": "master", "log": KAFKA, "mirror_keys": ["ssh-ed25519 AAAA"], "developers": ["dana"]}
+    added = choose_answers({"mirror_keys": ["ssh-ed25519 BBBB", "ssh-ed25519 AAAA"]}, former, "hg.example", None)
+    assert added.mirror_keys == ("ssh-ed25519 AAAA", "ssh-ed25519 BBBB")
+    assert added.developers == ("dana",)
+
+
+def test_what_the_command_line_says_is_not_asked() -> None:
     asked: list[str] = []
 
     def ask(question: str, default: Any) -> Any:

@@ -173,6 +173,8 @@ def choose_answers(
         raise BadConfig(f"setup: {error}: expected one of {', '.join(Role)}") from error
     kept = former if former.get("role") in (None, role) else {}
     known = {**default_answers(role, host), **kept, **given, "role": str(role)}
+    for name in ("developers", "mirror_keys"):
+        known[name] = list(dict.fromkeys([*kept.get(name, ()), *given.get(name, ())]))
     for name, roles, question in QUESTIONS:
         if ask is not None and role in roles and name not in given:
             is_list = name == "destinations"
