@@ -144,6 +144,15 @@ def test_a_mirror_whose_key_is_new_starts_nothing_yet() -> None:
     assert not any("systemctl" in text or "bootstrap" in text for text in said)
 
 
+def test_the_home_of_a_user_who_was_there_keeps_its_rights() -> None:
+    found = FoundHost(programs="/usr/vcs/bin", units=UNITS, home="/data/hg")
+    folders = {
+        step.path for step in make_plan(answer(Role.MIRROR), found, with_systemd=True) if isinstance(step, MakeFolder)
+    }
+    assert "/data/hg" not in folders
+    assert "/data/hg/.ssh" in folders
+
+
 def test_only_the_notifiers_user_may_read_the_password_of_a_broker() -> None:
     steps = plan(Role.SERVICES)
     assert [step for step in steps if isinstance(step, GiveSecret)] == [
@@ -163,6 +172,8 @@ def test_without_systemd_nothing_is_started() -> None:
         ({"role": "master", "log": "sqlite:///x.db"}, "expected kafka://HOST:PORT, which all machines reach"),
         ({"log": "kafka://kafka.example:9092"}, "add --insecure plain-text"),
         ({"repos": "repos"}, "repos: expected an absolute path"),
+        ({"repos": "/"}, "repos: expected an absolute path of a folder"),
+        ({"copies": "/repos/../etc"}, "copies: expected an absolute path of a folder"),
         ({"repos": "/a b"}, "expected no space"),
         ({"repos": "/a\nb"}, "expected no space"),
         ({"repos": "/srv"}, "copies: expected a folder apart from /srv"),
@@ -188,7 +199,7 @@ def test_a_key_of_a_second_mirror_leaves_that_of_the_first() -> None:
     former = {"role": "master", "log": KAFKA, "mirror_keys": ["ssh-ed25519 AAAA"], "developers": ["dana"]}
     added = choose_answers({"mirror_keys": ["ssh-ed25519 BBBB", "ssh-ed25519 AAAA"]}, former, "hg.example", None)
     assert added.mirror_keys == ("ssh-ed25519 AAAA", "ssh-ed25519 BBBB")
-    assert added.developers == ("dana",)
+    assert added.developers == ()
 
 
 def test_what_the_command_line_says_is_not_asked() -> None:

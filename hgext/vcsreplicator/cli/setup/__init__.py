@@ -6,6 +6,7 @@ It asks, looks, shows every step, and does them. `answers` has what is asked, `p
 """
 
 import os
+import pwd
 import shlex
 import socket
 import sys
@@ -20,8 +21,8 @@ from ...words import shape
 from ...words.errors import BadConfig, Refused
 from ..options import with_insecure
 from .answers import HG, HostAnswers, Role, choose_answers
-from .machine import Machine
-from .plan import FoundHost, MakeFolder, RunCommand, SetupStep, WriteFile, describe, key_file, make_plan
+from .machine import Machine, has_user
+from .plan import HOMES, FoundHost, MakeFolder, RunCommand, SetupStep, WriteFile, describe, key_file, make_plan
 from .repositories import Examination, ProblemKind, examine
 from .texts import PASSWORD
 
@@ -82,23 +83,26 @@ def command(
     chosen = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items() if value}
     answers = choose_answers(chosen, shape.plain(machine.answers) or {}, socket.getfqdn(), ask)
     examined = _examine(machine, answers)
-    fix = _settle_rights(machine, answers, examined, is_fixed=fix, may_ask=ask is not None)
-    found = _look_around(answers, examined, is_fixed=fix)
+    if not machine.has_prefix and not dry_run:
+        fix = _settle_rights(machine, answers, examined, is_fixed=fix, may_ask=ask is not None)
+    found = _look_around(answers, examined, is_fixed=fix and not machine.has_prefix)
     with_systemd = not no_systemd and os.path.isdir(_SYSTEMD)
-    todo = _choose_steps(
-        machine, make_plan(answers, found, with_systemd=with_systemd), is_fixed=fix, is_replaced=replace
-    )
+    steps = make_plan(answers, found, with_systemd=with_systemd)
+    todo = _choose_steps(machine, steps, is_fixed=fix, is_replaced=replace)
     _show_steps(machine, todo, is_whole=dry_run)
-    changes = [step for step in todo if not (isinstance(step, RunCommand) and step.is_look)]
     if dry_run:
         return
+    changes = [step for step in todo if not (isinstance(step, RunCommand) and step.is_look)]
+    replaced = [step for step in changes if isinstance(step, WriteFile) and machine.place(step.path).exists()]
     if changes and not yes:
         click.confirm(f"Do these {len(todo)} steps?", abort=True)
     machine.keep_answers(answers)
     for step in todo:
         machine.perform(step)
-    click.echo(f"{len(changes)} steps done" if changes else "nothing to do: this machine is as setup makes it")
-    _say_next(answers, found, prefix=prefix, with_systemd=with_systemd)
+    click.echo(f"{len(changes)} steps done" if changes else "nothing to do")
+    if replaced and with_systemd and not prefix:
+        click.echo("services read the new files after: systemctl daemon-reload && systemctl restart 'vcsreplicator-*'")
+    _say_next(answers, found, () if prefix else steps, with_systemd=with_systemd)
 
 
 def _ask(question: str, default: str | None) -> str:
@@ -123,12 +127,10 @@ def _settle_rights(
 ) -> bool:
     """Return whether setup gives rights that services lack.
 
-    Raises Refused if it may not, or if mirrors could not be filled. Below a prefix it never does: there they are only shown.
+    Raises Refused if it may not, or if mirrors could not be filled.
     """
     if any(problem.kind is ProblemKind.UNSERVED for problem in examined.problems):
         raise Refused("setup: repositories have names that no mirror can copy, see above: rename them first")
-    if machine.has_prefix:
-        return False
     folders = (MakeFolder(answers.repos, HG, 0o2775),) if answers.has_master else ()
     lacking = [difference for step in folders if (difference := machine.find_difference(step))]
     count = len(lacking) + sum(problem.is_mendable for problem in examined.problems)
@@ -156,7 +158,8 @@ def _look_around(answers: HostAnswers, examined: Examination, *, is_fixed: bool)
         raise BadConfig(f"setup: {packaged}: expected the units of systemd: install the package again")
     if answers.brokers and not os.path.exists(PASSWORD):
         raise BadConfig(f"setup: {PASSWORD} is missing: write the broker's password into it, with mode 0600")
-    has_key = not answers.copies_over_ssh or os.path.exists(key_file())
+    home = pwd.getpwnam(HG).pw_dir if has_user(HG) else HOMES[HG]
+    has_key = not answers.copies_over_ssh or os.path.exists(key_file(home))
     remedies = tuple(problem.remedy for problem in examined.problems if problem.is_mendable and is_fixed)
     return FoundHost(
         programs=str(programs),
@@ -164,6 +167,7 @@ def _look_around(answers: HostAnswers, examined: Examination, *, is_fixed: bool)
         repositories=examined.replicable,
         remedies=remedies,
         has_key=has_key,
+        home=home,
     )
 
 
@@ -206,14 +210,13 @@ def _undo(machine: Machine, *, is_dry: bool, is_sure: bool) -> None:
     machine.undo(click.echo)
 
 
-def _say_next(answers: HostAnswers, found: FoundHost, *, prefix: str, with_systemd: bool) -> None:
-    """Say what is left to an operator."""
-    if prefix or not with_systemd:
-        for step in make_plan(answers, found, with_systemd=True):
-            if not isinstance(step, WriteFile | MakeFolder) and (prefix or isinstance(step, RunCommand)):
-                click.echo(f"left to you: {describe(step)}")
-    elif not found.has_key:
-        key = Path(f"{key_file()}.pub").read_text("utf-8").strip()
+def _say_next(answers: HostAnswers, found: FoundHost, done: Sequence[SetupStep], *, with_systemd: bool) -> None:
+    """Say what is left to an operator after the steps `done`; none of a prefix's commands were."""
+    for step in make_plan(answers, found, with_systemd=True):
+        if step not in done and not isinstance(step, WriteFile | MakeFolder):
+            click.echo(f"left to you: {describe(step)}")
+    if done and not found.has_key:
+        key = Path(f"{key_file(found.home)}.pub").read_text("utf-8").strip()
         click.echo(f"on the master: vcsreplicator setup --mirror-key {shlex.quote(key)}; then repeat setup here")
-    elif answers.has_master:
+    elif done and with_systemd and answers.has_master:
         click.echo(f"create a repository: sudo -u {HG} /usr/local/bin/hg init {answers.repos}/first")

@@ -55,7 +55,9 @@ class HostAnswers:
     insecure: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        shape.absolute(self, "repos", "copies")
+        for name in ("repos", "copies"):
+            if os.path.normpath(path := getattr(self, name)) != path or not re.match("/[^/]", path):
+                raise ValueError(f"{name}: expected an absolute path of a folder, got {quote_value(path)}")
         for name in ("host", "log", "blobs", "repos", "copies", "url", "master"):
             if re.search(r"[\s\"\\%]", (getattr(self, name) or "").replace("%20", "")):  # of a unit or an hgrc
                 raise ValueError(f"{name}: expected no space, quote, percent or backslash, got {getattr(self, name)!r}")
@@ -154,7 +156,7 @@ def default_answers(role: Role, host: str) -> dict[str, Any]:
     }
     found |= {"name": "alpha", "destinations": ["jsonlines"]}
     if role is Role.ONE_MACHINE:
-        found |= {"copies": "/srv/alpha", "log": f"sqlite://{STATE}/log.db", "blobs": f"file://{STATE}/blobs"}
+        found |= {"copies": "/srv/alpha", "log": f"sqlite://{STATE}/log.db"}
     return found
 
 
@@ -173,8 +175,10 @@ def choose_answers(
         raise BadConfig(f"setup: {error}: expected one of {', '.join(Role)}") from error
     kept = former if former.get("role") in (None, role) else {}
     known = {**default_answers(role, host), **kept, **given, "role": str(role)}
-    for name in ("developers", "mirror_keys"):
-        known[name] = list(dict.fromkeys([*kept.get(name, ()), *given.get(name, ())]))
+    known["developers"] = given.get("developers", [])  # those of former runs are in the group
+    known["mirror_keys"] = list(dict.fromkeys([*kept.get("mirror_keys", ()), *given.get("mirror_keys", ())]))
+    if "blobs" not in known and str(known.get("log")).startswith("sqlite:"):
+        known["blobs"] = f"file://{STATE}/blobs"
     for name, roles, question in QUESTIONS:
         if ask is not None and role in roles and name not in given:
             is_list = name == "destinations"

@@ -5,6 +5,7 @@ The record is written before each step, so that a setup that is killed at any in
 repository and no data: `undo` leaves a folder that is not empty, a file that was changed since, and the users who own them.
 """
 
+import contextlib
 import difflib
 import grp
 import hashlib
@@ -67,7 +68,7 @@ class Machine:
         """Return "" if the step is still to do, None if nothing is, else what is there in its place."""
         match step:
             case MakeUser():
-                return None if self._prefix or _has_user(step.name) else ""
+                return None if self._prefix or has_user(step.name) else ""
             case JoinGroup():
                 return None if self._prefix or _is_member(step.account) else ""
             case MakeFolder():
@@ -139,17 +140,27 @@ class Machine:
             if _digest(place.read_bytes()) != digest:
                 return "it was changed since"
             place.unlink()
+            if place.parent.suffix == ".d":
+                with contextlib.suppress(OSError):  # it has files of others
+                    place.parent.rmdir()
         elif kind == "folder" and place.is_dir():
             if any(place.iterdir()):
                 return "it is not empty"
             place.rmdir()
-        elif kind == "user" and _has_user(name):
-            if any(self.place(key.partition(" ")[2]).is_dir() for key in self.made if key.startswith("folder ")):
-                return "folders are left that it may own"
+        elif kind == "user" and has_user(name):
+            if any(folder.is_dir() and folder.owner() == name for folder in self._list_folders()):
+                return "it owns folders that are left"
             _run(("userdel", name))
         elif kind == "member" and _is_member(name):
             _run(("gpasswd", "-d", name, HG))
         return ""
+
+    def _list_folders(self) -> list[Path]:
+        """List the folders that setup made, and those of repositories."""
+        made = [key.removeprefix("folder ") for key in self.made if key.startswith("folder ")]
+        return [
+            self.place(path) for path in (*made, *((self.answers.repos, self.answers.copies) if self.answers else ()))
+        ]
 
     def _read_record(self) -> _SetupRecord:
         place = self.place(RECORD)
@@ -209,8 +220,9 @@ class Machine:
         return "\n".join(lines) or None
 
 
-def _has_user(name: str) -> bool:
-    return _finds(pwd.getpwnam, name)
+def has_user(name: str) -> bool:
+    """Return whether there is a user with a group of the same name."""
+    return _finds(pwd.getpwnam, name) and _finds(grp.getgrnam, name)
 
 
 def _finds(look_up: Callable[[str], object], name: str) -> bool:

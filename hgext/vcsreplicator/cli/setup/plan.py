@@ -9,8 +9,8 @@ from ...config import DEFAULT_FILE
 from . import texts
 from .answers import HG, STATE, HostAnswers, Role
 
-# The home of the users that have one.
-_HOMES = {HG: f"{STATE}-hg", texts.COPIER: f"{STATE}-mirrors"}
+# The homes of users that setup makes with one.
+HOMES = {HG: f"{STATE}-hg", texts.COPIER: f"{STATE}-mirrors"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class MakeUser:
     groups: tuple[str, ...] = ()
 
     def command(self) -> tuple[str, ...]:
-        home = ("--home-dir", _HOMES[self.name]) if self.name in _HOMES else ()
+        home = ("--home-dir", HOMES[self.name]) if self.name in HOMES else ()
         return (
             "useradd",
             "--system",
@@ -104,8 +104,8 @@ class FoundHost:
     """What the machine has.
 
     `programs` is the folder of `vcsreplicator` and `hg`, `units` the packaged units by name, `repositories` how many can be
-    replicated. `remedies` are commands that give these the rights that they need. `has_key` says whether the master can know the
-    key of this mirror.
+    replicated. `remedies` are commands that give these the rights that they need. `home` is that of the user HG; `has_key` says
+    whether the master can know the key of this mirror.
     """
 
     programs: str
@@ -113,17 +113,18 @@ class FoundHost:
     repositories: int = 0
     remedies: tuple[str, ...] = ()
     has_key: bool = True
+    home: str = HOMES[HG]
 
 
-def key_file() -> str:
+def key_file(home: str) -> str:
     """Return the file of the key with which a mirror copies over SSH."""
-    return f"{_HOMES[HG]}/.ssh/id_ed25519"
+    return f"{home}/.ssh/id_ed25519"
 
 
 def make_plan(answers: HostAnswers, found: FoundHost, *, with_systemd: bool) -> list[SetupStep]:
     """List the steps in their order; each can be repeated."""
     rights = [RunCommand(("sh", "-c", remedy)) for remedy in found.remedies]
-    steps = [*_list_users(answers), *_list_folders(answers), *rights, *_list_files(answers, found)]
+    steps = [*_list_users(answers), *_list_folders(answers, found), *rights, *_list_files(answers, found)]
     return [*steps, *_list_commands(answers, found, with_systemd=with_systemd)]
 
 
@@ -140,7 +141,7 @@ def _list_users(answers: HostAnswers) -> Iterator[SetupStep]:
         yield from map(JoinGroup, answers.developers)
 
 
-def _list_folders(answers: HostAnswers) -> Iterator[SetupStep]:
+def _list_folders(answers: HostAnswers, found: FoundHost) -> Iterator[SetupStep]:
     yield MakeFolder("/etc/mercurial", "root", 0o755)
     if answers.has_master:
         yield MakeFolder(answers.repos, HG, 0o2775)
@@ -151,12 +152,13 @@ def _list_folders(answers: HostAnswers) -> Iterator[SetupStep]:
     if (folder := answers.log_folder) and folder != STATE:
         yield MakeFolder(folder, HG, 0o750)
     if answers.copies_over_ssh:
-        yield MakeFolder(_HOMES[HG], HG, 0o700)
-        yield MakeFolder(f"{_HOMES[HG]}/.ssh", HG, 0o700)
+        if found.home == HOMES[HG]:  # not that of a user who was there
+            yield MakeFolder(found.home, HG, 0o700)
+        yield MakeFolder(f"{found.home}/.ssh", HG, 0o700)
     if answers.role is Role.MASTER:
         # They are root's, so that a mirror's key cannot change which keys there are.
-        yield MakeFolder(_HOMES[texts.COPIER], "root", 0o755)
-        yield MakeFolder(f"{_HOMES[texts.COPIER]}/.ssh", "root", 0o755)
+        yield MakeFolder(HOMES[texts.COPIER], "root", 0o755)
+        yield MakeFolder(f"{HOMES[texts.COPIER]}/.ssh", "root", 0o755)
 
 
 def _list_files(answers: HostAnswers, found: FoundHost) -> Iterator[SetupStep]:
@@ -168,7 +170,7 @@ def _list_files(answers: HostAnswers, found: FoundHost) -> Iterator[SetupStep]:
         yield WriteFile(texts.MIRROR_HGRC, texts.write_mirror_hgrc())
     if answers.role is Role.MASTER:
         yield WriteFile(texts.READ_ONLY_HGRC, texts.READ_ONLY)
-        yield WriteFile(f"{_HOMES[texts.COPIER]}/.ssh/authorized_keys", texts.write_keys(answers, found.programs))
+        yield WriteFile(f"{HOMES[texts.COPIER]}/.ssh/authorized_keys", texts.write_keys(answers, found.programs))
     if answers.brokers:
         yield GiveSecret(texts.PASSWORD, answers.services_user)
     for unit in texts.list_units(answers):
@@ -182,8 +184,8 @@ def _list_commands(answers: HostAnswers, found: FoundHost, *, with_systemd: bool
     if answers.has_services:
         yield RunCommand((own, "topics", "create"), answers.user, unless=(own, "topics", "check"))
     if answers.copies_over_ssh:
-        make_key = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key_file())
-        yield RunCommand(make_key, HG, unless=("test", "-f", key_file()))
+        make_key = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key_file(found.home))
+        yield RunCommand(make_key, HG, unless=("test", "-f", key_file(found.home)))
     for hgrc, is_needed in ((texts.MASTER_HGRC, answers.has_master), (texts.MIRROR_HGRC, answers.has_mirror)):
         if is_needed:
             yield RunCommand((own, "config", "check", "--hgrc", hgrc), HG, is_look=True)
