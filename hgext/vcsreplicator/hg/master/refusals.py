@@ -203,7 +203,7 @@ def refuse_unknown_place(repo: MasterRepository, line: RelayLine | None) -> None
 def _make_refusal(fork: Fork) -> Forked:
     hint = b"see 'hg help replicateadopt'"
     if fork.repository is not None:
-        hint = b"'vcsreplicator promote' makes a mirror the master; or " + hint
+        hint = b"promote a mirror to the master (docs/operating.md), or " + hint
     return Forked(f"this repository refuses changes: {fork.reason}".encode(), hint=hint)
 
 
