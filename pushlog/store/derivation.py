@@ -10,13 +10,14 @@ changes the file, except where it is damaged.
 from __future__ import annotations
 
 import collections
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
 from mercurial import error
 from mercurial.transaction import transaction as Transaction
 
-from . import boot, database, entry
+from . import boot, connections, database, entry
 from .connections import sqlite3
 from .frames import OlderCopy, TornRecord, UnknownVersion
 from .storage import FILE, Pushlog
@@ -105,7 +106,7 @@ def _apply_new_facts(
     lost: list[entry.Push] = []
     if not is_descended:
         if kept is not None:
-            lost = list(_find_lost(log, connection, tr, facts, kept))
+            lost = list(_find_lost(log, connection, tr.changes[b"origrepolen"], facts, kept))
         known = {fact.id for fact in facts}
         for push in lost:
             if push.id in known or not boot.is_suspect(connection):
@@ -117,15 +118,37 @@ def _apply_new_facts(
     return {fact.id for fact in facts} if is_descended else set(), lost
 
 
+def find_older_copy(log: Pushlog) -> str | None:
+    """Return why each push is refused, if the file is an older copy; None if it is not.
+
+    The caller holds no lock: what it hears counts only if no other process was at work. Raises `sqlite3.Error`.
+    """
+    connection = connections.open_for_reading(log.path, timeout_ms=log.repo.ui.configint(b"pushlog", b"timeoutro"))
+    if connection is None:
+        return None
+    with (
+        contextlib.closing(connection),
+        contextlib.suppress(TornRecord),
+    ):  # a damaged file is mended, and refuses nothing
+        state, tail = database.state(connection), log.file.tail()
+        is_of_rollback = log.note().get("size") == tail
+        if state is None or not tail or is_of_rollback or boot.is_suspect(connection) or log.is_source_of(state):
+            return None
+        kept, length = set(database.edited_ids(connection)), len(log.repo.changelog)
+        for push in _find_lost(log, connection, length, list(log.facts()), kept):
+            return f"{(LOST % push.id).decode()}; {LOST_HINT.decode()}"
+    return None
+
+
 def _find_lost(
-    log: Pushlog, connection: sqlite3.Connection, tr: Transaction, facts: list[entry.Fact], kept: set[int]
+    log: Pushlog, connection: sqlite3.Connection, length: int, facts: list[entry.Fact], kept: set[int]
 ) -> Iterator[entry.Push]:
-    """Yield the pushes that SQLite alone has, with changesets that were here before.
+    """Yield the pushes that SQLite alone has, with changesets that are among the first `length`.
 
     A rollback takes the changesets with it, so the file is an older copy then, or has lost its end. Which pushes of an older copy
     were undone on purpose is not known, so none of them is brought back without an operator.
     """
-    latest, length = {fact.id: fact for fact in facts}, tr.changes[b"origrepolen"]
+    latest = {fact.id: fact for fact in facts}
     named = {node for fact in latest.values() if isinstance(fact, entry.Push) for node in fact.nodes}
     for push in database.pushes(connection, 0, database.last_id(connection)):
         nodes = [

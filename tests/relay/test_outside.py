@@ -16,6 +16,7 @@ class Port(PlainPort):
     def __init__(self) -> None:
         super().__init__()
         self.answers: dict[str, bool | Exception | None] = {}
+        self.refusal: str | None = None
         self.asked: list[str] = []
 
     def is_changed_outside(self, folder: str) -> bool | None:
@@ -24,6 +25,9 @@ class Port(PlainPort):
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    def find_older_pushlog(self, folder: str) -> str | None:
+        return self.refusal
 
 
 @pytest.fixture
@@ -43,6 +47,18 @@ def make_changelog(folder: Path) -> str:
     store.mkdir(parents=True)
     (store / "00changelog.i").write_bytes(b"x")
     return str(folder)
+
+
+def test_an_older_pushlog_is_reported_until_its_file_is_another(port: Port, tmp_path: Path) -> None:
+    watch, folder = OutsideWatch(port), make_changelog(tmp_path / "one")
+    assert look(watch, port, [folder]) == ([folder], [])
+    file, port.refusal = tmp_path / "one/.hg/store/pushlog.log", "it lacks push 2"
+    file.write_bytes(b"older")
+    for asked in ([folder], []):
+        assert look(watch, port, [folder]) == (asked, [folder])
+    file.write_bytes(b"newest")
+    port.refusal = None
+    assert look(watch, port, [folder]) == ([folder], [])
 
 
 def test_a_sound_repository_is_compared_again_once_it_has_changed(port: Port, tmp_path: Path) -> None:

@@ -96,6 +96,29 @@ def test_what_the_master_refuses_is_reported_before_the_next_round(
         assert eventually(lambda: [text for text in reported(log) if f"/{said}" in text])
 
 
+@pytest.mark.parametrize(
+    ("break_it", "said"),
+    [
+        (damage_outbox, "one: its outbox cannot be read: outbox.0001.log: damaged record"),
+        (bring_older_pushlog, "one: pushes are refused: pushlog.log lacks push 2, which pushlog2.db has"),
+    ],
+)
+def test_what_would_refuse_each_push_is_reported_without_one(
+    master: Master, log: Log, break_it: Callable[[Master], None], said: str
+) -> None:
+    with running_relay(master.settings(scan=0.1), log):
+        prepare(master)
+        eventually(lambda: reported(log) == [])
+        shutil.copytree(master.root / "one", master.folder / "sound")
+        break_it(master)
+        assert eventually(lambda: [text for text in reported(log) if f"/{said}" in text])
+        for file in ("outbox.0001.log", "pushlog.log"):
+            shutil.copy2(master.folder / "sound/.hg/store" / file, master.root / "one/.hg/store" / file)
+        eventually(lambda: reported(log) == [])
+        master.commit("one", "c")
+        assert RECORDED in master.push("one")
+
+
 def prepare(master: Master) -> None:
     """A repository of two pushes, and a copy of it with one."""
     master.create("one")

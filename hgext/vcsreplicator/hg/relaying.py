@@ -17,6 +17,8 @@ from mercurial.utils import stringutil
 
 import pushlog
 from pushlog import store
+from pushlog.store import derivation
+from pushlog.store.storage import Pushlog
 
 from ..outbox.file import Outbox, outbox_of
 from ..relay.scan import is_folder
@@ -113,6 +115,15 @@ class MasterRepositories(RepositoryOpener):
             return None
         now = observe.tip(repo)
         return None if _is_busy(repo) or box.end() != before else now != before.after
+
+    def find_older_pushlog(self, folder: str) -> str | None:
+        """Return why each push is refused, if the pushlog's file is an older copy.
+
+        None if it is not, and while another process holds the lock or left a transaction.
+        """
+        repo = self.open(folder)
+        found = None if _is_busy(repo) else derivation.find_older_copy(Pushlog(repo))
+        return None if _is_busy(repo) else found
 
     def finish(self, root: str) -> list[str]:
         """Finish interrupted acts that no process locks; describe those that failed."""

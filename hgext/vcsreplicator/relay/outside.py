@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The relay's watch for changes that a Mercurial without the extension made.
+"""The relay's watch for changes that a Mercurial without the extension, or an administrator, made.
 
-Mirrors lack them until the next change announces them, so they are a trouble. Moves of bookmarks and phases alone are not found.
+Mirrors lack changesets until the next change announces them, and with an older pushlog each push is refused: both are troubles.
+Moves of bookmarks and phases alone are not found.
 """
 
 import os
@@ -18,11 +19,12 @@ logger = structlog.get_logger()
 # Most repositories that are opened in one round, of those that were changed and of the others; the rest waits for the next.
 AT_ONCE = 100
 
-# Device, inode, size and time of a changelog; None if there is none.
-_Seen = tuple[int, int, int, int] | None
-# The changelog that was compared, and whether it was changed without the extension; None if that is unknown.
-_Comparison = tuple[_Seen, bool | None]
-_NEVER: _Comparison = None, None
+# The files that are compared. Device, inode, size and time of each were seen; None where there is none.
+_FILES = ("store/00changelog.i", "store/pushlog.log", "pushlog2.db")
+_Seen = tuple[tuple[int, int, int, int] | None, ...]
+# What was compared, whether the changelog was changed without the extension, None if that is unknown, and why pushes are refused.
+_Comparison = tuple[_Seen, bool | None, str | None]
+_NEVER: _Comparison = (), None, None
 
 
 class OutsideWatch:
@@ -30,46 +32,53 @@ class OutsideWatch:
 
     def __init__(self, port: MasterPort) -> None:
         self._port = port
-        # The changelog that was compared and whether it was changed, those compared longest ago first.
+        # Those compared longest ago come first.
         self._compared: dict[str, _Comparison] = {}
 
     def find(self, folders: Iterable[str], now: float) -> Iterator[ServiceTrouble]:
         """Yield the troubles of these repositories.
 
-        A repository is opened only if its changelog differs from the last sound one. Those opened longest ago come
+        A repository is opened only if a file of _FILES differs from the last sound one. Those opened longest ago come
         first, so that many unsound ones do not keep the others from their turn.
         """
         there, left = dict.fromkeys(folders, _NEVER), {True: AT_ONCE, False: AT_ONCE}
         known = {folder: last for folder, last in self._compared.items() if folder in there}
         self._compared = {folder: last for folder, last in there.items() if folder not in known} | known
-        for folder, (compared, is_changed) in list(self._compared.items()):
-            seen, was_changed = _observe_changelog(folder), bool(is_changed)
+        for folder, (compared, is_changed, refusal) in list(self._compared.items()):
+            seen, was_changed = _observe_files(folder), bool(is_changed)
             if left[was_changed] and (is_changed is not False or seen != compared):
                 left[was_changed] -= 1
-                is_changed = self._compare_repository(folder, was_changed)
+                is_changed, refusal = self._compare_repository(folder, was_changed)
                 del self._compared[folder]
-                self._compared[folder] = seen, is_changed
+                self._compared[folder] = seen, is_changed, refusal
             if is_changed:
                 what = "was changed without the extension, and mirrors lack that until the next push"
                 text = f"{folder}: {what}; announce it now: hg -R {shlex.quote(folder)} replicatesync"
                 yield ServiceTrouble(text=text, since=now)
+            if refusal:
+                yield ServiceTrouble(text=f"{folder}: pushes are refused: {refusal}", since=now, is_urgent=True)
 
-    def _compare_repository(self, folder: str, was_changed: bool) -> bool | None:
-        """Return whether a repository was changed, None if that is unknown.
+    def _compare_repository(self, folder: str, was_changed: bool) -> tuple[bool | None, str | None]:
+        """Return whether a repository was changed, None if that is unknown, and why pushes are refused.
 
         While a process works there, or it cannot be read, a changed repository counts as changed.
         """
+        is_changed = refusal = None
         try:
             is_changed = self._port.is_changed_outside(folder)
+            refusal = self._port.find_older_pushlog(folder)
         except Exception as error:
             logger.debug("not compared with its outbox", folder=folder, reason=str(error))
-            is_changed = None
-        return True if is_changed is None and was_changed else is_changed
+        return True if is_changed is None and was_changed else is_changed, refusal
 
 
-def _observe_changelog(folder: str) -> _Seen:
+def _observe_files(folder: str) -> _Seen:
+    return tuple(_observe_file(f"{folder}/.hg/{name}") for name in _FILES)
+
+
+def _observe_file(path: str) -> tuple[int, int, int, int] | None:
     try:
-        found = os.stat(f"{folder}/.hg/store/00changelog.i")
+        found = os.stat(path)
     except OSError:
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

@@ -45,3 +45,9 @@ class MasterPort(Protocol):
 
         False if there is no event. None if that is unknown: a process works there.
         """
+
+    def find_older_pushlog(self, folder: str) -> str | None:
+        """Return why each push is refused, if the pushlog's file is an older copy.
+
+        None if it is not, and while a process works there.
+        """
