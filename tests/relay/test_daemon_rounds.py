@@ -29,6 +29,7 @@ from hgext.vcsreplicator.relay import daemon, fork
 from hgext.vcsreplicator.relay.client import RelayLine
 from hgext.vcsreplicator.relay.jobs import Job
 from hgext.vcsreplicator.relay.lacking import WAITS
+from hgext.vcsreplicator.relay.outside import WOULD_REFUSE
 from hgext.vcsreplicator.relay.rounds import SENDS_NOW
 from hgext.vcsreplicator.relay.settings import RelaySettings
 from hgext.vcsreplicator.relay.work import Failure
@@ -617,6 +618,16 @@ def test_a_job_that_fails_is_reported_at_once(bench: Bench, monkeypatch: pytest.
         push_to(bench, "two")
         eventually(lambda: bench.reports()[-1].troubles)
         assert bench.port.rounds == 1
+
+
+def test_a_push_that_an_older_pushlog_refused_is_no_second_trouble(bench: Bench) -> None:
+    relay = daemon._Relay(bench.settings(), bench.log, bench.port, bench.stop, bench.clock)
+    relay._found = [ServiceTrouble(text=f"/one{WOULD_REFUSE}pushlog.log lacks push 2", since=0.0)]
+    for folder in ("/one", "/two"):
+        relay._note_answer(folder, "pushlog.log lacks push 2")
+    assert [each.text for each in relay._list_refused()] == ["/two: a push was refused: pushlog.log lacks push 2"]
+    bench.stop.set()
+    relay.close()
 
 
 def test_failures_beyond_those_of_one_look_are_looked_at_next(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

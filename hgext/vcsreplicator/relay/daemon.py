@@ -35,7 +35,7 @@ from .gone.watch import GoneWatch
 from .jobs import RepositoryJobs
 from .lacking import WAITS, find_trouble, leave_out_sent
 from .loss import LossWatch
-from .outside import OutsideWatch
+from .outside import WOULD_REFUSE, OutsideWatch
 from .port import MasterPort
 from .reasons.grouping import group_troubles
 from .rounds import check_repository, find_work
@@ -211,7 +211,8 @@ class _Relay:
     def _list_refused(self) -> list[ServiceTrouble]:
         """Return the remembered refusals that no other trouble explains."""
         now = self._clock.now()
-        explained = {each.text.partition(REFUSES)[0] for each in self._found if REFUSES in each.text}
+        marks = REFUSES, WOULD_REFUSE
+        explained = {each.text.partition(mark)[0] for each in self._found for mark in marks if mark in each.text}
         for folder, refused in list(self._refused.items()):
             if abs(now - refused.since) > REMEMBERED:
                 self._refused.pop(folder, None)

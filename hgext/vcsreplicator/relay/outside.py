@@ -19,6 +19,9 @@ logger = structlog.get_logger()
 # Most repositories that are opened in one round, of those that were changed and of the others; the rest waits for the next.
 AT_ONCE = 100
 
+# Separates a repository's folder from the reason why it would refuse each push.
+WOULD_REFUSE = ": pushes are refused: "
+
 # The files that are compared. Device, inode, size and time of each were seen; None where there is none.
 _FILES = ("store/00changelog.i", "store/pushlog.log", "pushlog2.db")
 _Seen = tuple[tuple[int, int, int, int] | None, ...]
@@ -56,7 +59,7 @@ class OutsideWatch:
                 text = f"{folder}: {what}; announce it now: hg -R {shlex.quote(folder)} replicatesync"
                 yield ServiceTrouble(text=text, since=now)
             if refusal:
-                yield ServiceTrouble(text=f"{folder}: pushes are refused: {refusal}", since=now, is_urgent=True)
+                yield ServiceTrouble(text=f"{folder}{WOULD_REFUSE}{refusal}", since=now, is_urgent=True)
 
     def _compare_repository(self, folder: str, was_changed: bool) -> tuple[bool | None, str | None]:
         """Return whether a repository was changed, None if that is unknown, and why pushes are refused.
