@@ -11,7 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from hgext.vcsreplicator.log import LARGEST
 from hgext.vcsreplicator.words.shape import NumberRange, Time, extensible, parse
@@ -70,11 +70,12 @@ class AttemptEnd:
 @extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwedDelivery:
-    """A delivery that waits or was given up. Topic `notifier`, key `owed/DESTINATION/NUMBER`.
+    """A delivery that waits or was given up. Topic `notifier`, key `owed/DESTINATION/SUBSCRIPTION/MESSAGE/REPLAY`.
 
-    `subscription` is its name, `message` the id, `body` the JSON that is sent.
+    `number` is that of operators, `subscription` a name, `message` an id, `body` the JSON that is sent.
     """
 
+    number: Annotated[int, NumberRange(1, 10**18)]
     subscription: str
     state: DeliveryState
     attempt: Annotated[int, NumberRange(0, 10**9)]
@@ -103,6 +104,14 @@ class OwedDelivery:
     def due(self) -> int:
         """What the database notes of it once the log has it."""
         return -1 if self.state is DeliveryState.EXHAUSTED else self.attempt + 1
+
+
+class UnrecordedDelivery(NamedTuple):
+    """A delivery of which the log has something else; `owed` is None if it is settled."""
+
+    number: int
+    key: str
+    owed: OwedDelivery | None
 
 
 class Deliveries:
@@ -173,22 +182,28 @@ class Deliveries:
         rows = self._db.rows(sql.IDENTITY)
         return str(rows[0][0]) if rows else None
 
-    def list_unrecorded(self, settling_since: float, now: float, limit: int) -> list[tuple[int, OwedDelivery | None]]:
-        """List deliveries of which the log has something else: number, and None if they are settled.
+    def list_unrecorded(self, settling_since: float, now: float, limit: int) -> list[UnrecordedDelivery]:
+        """List deliveries of which the log has something else.
 
         Leaves out new ones since `settling_since`, which may be confirmed in a moment.
         """
         names = [member.name for member in fields(OwedDelivery)]
         found = []
-        for number, due, *columns in self._db.rows(sql.UNRECORDED, (settling_since, now, limit)):
-            found.append((number, OwedDelivery(**dict(zip(names, columns, strict=True))) if due else None))
+        for due, *columns in self._db.rows(sql.UNRECORDED, (settling_since, now, limit)):
+            row = dict(zip(names, columns, strict=True))
+            key = f"{row['subscription']}/{row['message']}/{row['replay']}"
+            found.append(UnrecordedDelivery(row["number"], key, OwedDelivery(**row) if due else None))
         return found
 
-    def mark_recorded(self, recorded: Sequence[tuple[int, OwedDelivery | None]]) -> list[int]:
+    def mark_recorded(self, recorded: Sequence[UnrecordedDelivery]) -> list[UnrecordedDelivery]:
         """Record that the log has these; return deliveries that are no longer here."""
+        gone = []
         with self._db.writing():
-            marks = [(0 if owed is None else owed.due, number) for number, owed in recorded]
-            return [mark[1] for mark in marks if not self._db.run(sql.MARK_RECORDED, mark).rowcount]
+            for each in recorded:
+                due = 0 if each.owed is None else each.owed.due
+                if not self._db.run(sql.MARK_RECORDED, (due, each.number)).rowcount:
+                    gone.append(each)
+        return gone
 
     def find_held_notice(self) -> int | None:
         """Return the first notice that the position may not pass; None if there is none."""
@@ -198,7 +213,7 @@ class Deliveries:
     def restore(
         self,
         identity: str,
-        owed: Mapping[int, OwedDelivery],
+        owed: Iterable[OwedDelivery],
         subscriptions: Mapping[str, SubscriptionRecord] | None = None,
     ) -> None:
         """Take over what the log has, all or nothing; rows that are here stay as they are.
@@ -211,20 +226,31 @@ class Deliveries:
             for name, record in sorted((subscriptions or {}).items(), key=lambda each: each[1].created_at):
                 self.subscriptions.restore(name, record)
             self._db.run(sql.FORGET_RECORDED)
-            for number, each in owed.items():
-                self._restore_delivery(number, each)
+            for each in sorted(owed, key=lambda each: each.number):
+                self._restore_delivery(each)
             self._db.run(sql.RECORD_IDENTITY, (identity,))
 
-    def _restore_delivery(self, number: int, owed: OwedDelivery) -> None:
+    def _restore_delivery(self, owed: OwedDelivery) -> None:
+        """Add a delivery unless it is here, under its number unless another one has that."""
         message = (owed.message, owed.replay, owed.repository, owed.repo_url, owed.type, owed.sequence, owed.previous)
         self._db.run(sql.ADD_MESSAGE, (*message, owed.body))
         [(row,)] = self._db.rows(sql.NUMBER, (owed.message, owed.replay))
         if owed.signed is not None:
             self._db.run(sql.ADD_SIGNED, (row, owed.signed))
         times = (owed.mature_at, owed.created_at, owed.finished_at)
-        columns = (number, row, owed.state.value, owed.attempt, *times, owed.status, owed.error)
-        self._db.run(sql.RESTORE_DELIVERY, (*columns, owed.subscription, owed.created_at))
-        self._db.run(sql.MARK_RECORDED, (owed.due, number))
+        columns = (
+            row,
+            owed.state.value,
+            owed.attempt,
+            *times,
+            owed.status,
+            owed.error,
+            owed.subscription,
+            owed.created_at,
+        )
+        if not self._db.run(sql.RESTORE_DELIVERY, (owed.number, *columns)).rowcount:
+            self._db.run(sql.RESTORE_DELIVERY, (None, *columns))
+        self._db.run(sql.MARK_RESTORED, (owed.due, row, owed.subscription))
 
     def queued(self) -> list[WaitingDelivery]:
         """Return what waits, in the order of its arrival, but nothing that is paused."""

@@ -16,7 +16,7 @@ import structlog
 from hgext.vcsreplicator.log import NOTICES, NOTIFIER, Log, NewRecord, TooLarge
 from hgext.vcsreplicator.log.table import read_table
 from hgext.vcsreplicator.words.clock import Clock
-from hgext.vcsreplicator.words.errors import MalformedEvent, quote_value
+from hgext.vcsreplicator.words.errors import MalformedEvent
 from hgext.vcsreplicator.words.records import DESTINATION_GROUP
 from hgext.vcsreplicator.words.shape import extensible, to_json
 
@@ -44,7 +44,8 @@ class DatabaseRecord:
 class WebhookRecords:
     """The records of the destination `name` in the topic `notifier`.
 
-    Subscriptions have the keys `subscription/NAME/SUBSCRIPTION`, deliveries `owed/NAME/NUMBER`. Methods raise Unavailable.
+    Subscriptions have the keys `subscription/NAME/SUBSCRIPTION`, deliveries `owed/NAME/SUBSCRIPTION/MESSAGE/REPLAY`. Methods
+    raise Unavailable.
     """
 
     def __init__(self, name: str, log: Log, deliveries: Deliveries, clock: Clock) -> None:
@@ -95,9 +96,9 @@ class WebhookRecords:
             changed = self._deliveries.list_unrecorded(now - SETTLES_WITHIN, now, BATCH)
             rows = len(changed)
             if changed:
-                self._append([self._to_record(*each) for each in changed])
+                self._append([self._to_record(each.key, each.owed) for each in changed])
                 gone = self._deliveries.mark_recorded(changed)  # settled and removed meanwhile
-                self._append([self._to_record(number, None) for number in gone])
+                self._append([self._to_record(each.key, None) for each in gone])
 
     def _record_subscriptions(self) -> None:
         records = self._deliveries.subscriptions.records()
@@ -122,16 +123,16 @@ class WebhookRecords:
                 logger.error("too large for the log, and in the database alone", keys=sorted(map(str, refused)))
                 records = [record for record in records if record.key not in refused]
 
-    def _to_record(self, number: int, owed: OwedDelivery | None) -> NewRecord:
+    def _to_record(self, key: str, owed: OwedDelivery | None) -> NewRecord:
         value = None if owed is None else to_json(owed)
-        return NewRecord(topic=NOTIFIER, key=f"owed/{self._name}/{number}", value=value)
+        return NewRecord(topic=NOTIFIER, key=f"owed/{self._name}/{key}", value=value)
 
-    def _read(self) -> tuple[str | None, dict[str, SubscriptionRecord], dict[int, OwedDelivery]]:
+    def _read(self) -> tuple[str | None, dict[str, SubscriptionRecord], list[OwedDelivery]]:
         """Return the database that the log names, the subscriptions, and what is owed.
 
         A record that cannot be read is logged, and stays where it is.
         """
-        named, subscriptions, owed = None, dict[str, SubscriptionRecord](), dict[int, OwedDelivery]()
+        named, subscriptions, owed = None, dict[str, SubscriptionRecord](), list[OwedDelivery]()
         for (_, key), record in read_table(self._log, NOTIFIER).records.items():
             kind, _, rest = key.partition("/")
             destination, _, item = rest.partition("/")
@@ -143,14 +144,7 @@ class WebhookRecords:
                 elif kind == "subscription":
                     subscriptions[item] = read_storable(SubscriptionRecord, record.value)
                 elif kind == "owed":
-                    owed[_read_number(item)] = read_storable(OwedDelivery, record.value)
+                    owed.append(read_storable(OwedDelivery, record.value))
             except MalformedEvent as error:
                 logger.error("record of the notifier not readable", key=key, reason=str(error))
         return named, subscriptions, owed
-
-
-def _read_number(text: str) -> int:
-    """Return the number of a delivery; raise MalformedEvent for what is none."""
-    if not (text.isascii() and text.isdigit() and 0 < len(text) < 19):
-        raise MalformedEvent(f"expected the number of a delivery, got {quote_value(text)}")
-    return int(text)

@@ -98,8 +98,8 @@ RECORD_REACHED = "INSERT OR REPLACE INTO reached (one, position) VALUES (1, ?)"
 IDENTITY = "SELECT id FROM identity"
 RECORD_IDENTITY = "INSERT OR REPLACE INTO identity (one, id) VALUES (1, ?)"
 
-# The members of `OwedDelivery` behind the number and what is due.
-UNRECORDED = f"""SELECT d.id, {_DUE}, s.name, d.state, d.attempt, d.mature_at, d.created_at, d.finished_at, d.status, d.error,
+# What is due, and the members of `OwedDelivery` in their order.
+UNRECORDED = f"""SELECT {_DUE}, d.id, s.name, d.state, d.attempt, d.mature_at, d.created_at, d.finished_at, d.status, d.error,
     m.id, m.replay, m.repository, m.repo_url, m.type, m.sequence, m.previous, m.body, n.signed
     FROM deliveries d JOIN messages m ON m.number = d.message JOIN subscriptions s ON s.id = d.subscription
     LEFT JOIN signed_notices n ON n.message = m.number
@@ -107,6 +107,8 @@ UNRECORDED = f"""SELECT d.id, {_DUE}, s.name, d.state, d.attempt, d.mature_at, d
     AND NOT (recorded = 0 AND attempt = 0 AND state = 'queued' AND notice IS NOT NULL AND d.created_at BETWEEN ? AND ?)
     ORDER BY d.id LIMIT ?"""
 MARK_RECORDED = "UPDATE deliveries SET recorded = ? WHERE id = ?"
+MARK_RESTORED = """UPDATE deliveries SET recorded = ? WHERE message = ?
+    AND subscription IN (SELECT id FROM subscriptions WHERE name = ? AND removed_at IS NULL)"""
 HELD_NOTICE = f"SELECT MIN(notice) FROM deliveries WHERE recorded <> {_DUE} AND recorded = 0"
 FORGET_RECORDED = "UPDATE deliveries SET recorded = 0 WHERE recorded <> 0"
 CLEAR = tuple(f"DELETE FROM {table}" for table in ("deliveries", "messages", "subscriptions", "reached"))
