@@ -5,7 +5,7 @@ Verbs write requests into the notifier's file. The log has each answer before th
 pause, a skip and a replay under way outlive the machine.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import structlog
 
@@ -26,6 +26,19 @@ def restore_requests(name: str, log: Log, state: StateDatabase) -> None:
     The file gets what it lacks of the log, and the log what it lacks of the file. Raises Unavailable, or BadConfig if the topic is
     missing.
     """
+    found = _read_requests(name, log)
+    state.restore_requests(name, found.values())
+    record_requests(name, log, [each for each in state.list_records(name) if found.get(_find_key(name, each)) != each])
+
+
+def show_requests(names: Iterable[str], log: Log, state: StateDatabase) -> None:
+    """Fill an empty file with the requests that the log has, to read in it; write nothing to the log."""
+    for name in names:
+        state.restore_requests(name, _read_requests(name, log).values())
+
+
+def _read_requests(name: str, log: Log) -> dict[str, RequestRecord]:
+    """Return the requests to a destination by key, oldest first."""
     found = {}
     for (_, key), record in read_table(log, NOTIFIER).records.items():
         if key.startswith(f"request/{name}/"):
@@ -33,8 +46,7 @@ def restore_requests(name: str, log: Log, state: StateDatabase) -> None:
                 found[key] = read_storable(RequestRecord, record.value or b"")
             except MalformedEvent as error:
                 logger.error("request in the log not readable", key=key, reason=str(error))
-    state.restore_requests(name, sorted(found.values(), key=lambda each: each.asked_at))
-    record_requests(name, log, [each for each in state.list_records(name) if found.get(_find_key(name, each)) != each])
+    return dict(sorted(found.items(), key=lambda each: each[1].asked_at))
 
 
 def record_requests(name: str, log: Log, requests: Sequence[RequestRecord]) -> None:

@@ -92,6 +92,31 @@ def test_a_request_on_a_machine_without_the_notifier_makes_no_file(
     assert set(tmp_path.iterdir()) == before
 
 
+def test_a_machine_without_the_notifier_shows_what_the_log_has(
+    file: Path, running: Notifier, tmp_path: Path, log: Log
+) -> None:
+    say(file, "subscription", "add", "ci", "https://192.0.2.1/hook")
+    say(file, "subscription", "pause", "ci")
+    say(file, "destination", "pause", "lines")
+    publish_pushes(log, "x", 1, 1)
+    running.settled("hooks")
+    running.stop()
+    here = {path: say(file, *path) for path in (("subscription", "list"), ("deliveries", "list"))}
+    for found in (*tmp_path.glob("deliveries.db*"), *tmp_path.glob("notifier.db*")):
+        found.unlink()
+    before = set(tmp_path.iterdir())
+    assert {path: say(file, *path) for path in here} == here
+    assert "1 queued" in here["deliveries", "list"]
+    assert json.loads(say(file, "deliveries", "show", "1"))["state"] == "queued"
+    assert "paused" in say(file, "destination", "requests")
+    for words in (("subscription", "remove", "ci", "--yes"), ("deliveries", "redeliver", "1")):
+        with pytest.raises(Refused, match="run this on the notifier's machine"):
+            say(file, *words)
+    with pytest.raises(Refused, match="start the notifier, which fills it from the log"):
+        say(file, "subscription", "add", "other", "https://192.0.2.1/hook")
+    assert set(tmp_path.iterdir()) == before
+
+
 def test_request_while_the_notifier_is_stopped_is_kept(file: Path, tmp_path: Path) -> None:
     StateDatabase(f"{tmp_path}/notifier.db").close()
     with pytest.raises(ReplicationError, match="request 1 is recorded"):
@@ -246,7 +271,7 @@ def test_no_new_database_is_made_if_the_log_lost_the_position_too(file: Path) ->
         (("deliveries", "show", "77"), "there is no delivery 77"),
         (("deliveries", "show", "9" * 20), "9 is not in the range"),
         (("deliveries", "redeliver", "9" * 20), "9 is not in the range"),
-        (("subscription", "pause", "absent"), "there is no subscription 'absent'"),
+        (("subscription", "pause", "absent"), "expected the notifier's database, found no file"),
         (("subscription", "add", "x", "ftp://x"), "url: expected https"),
         (("replay", "--repository", "caf\udce9", "--to", "lines", "--since", "1"), "expected text in UTF-8"),
         (("destination", "skip", "lines", "--message", "\udce9", "--yes"), "expected text in UTF-8"),

@@ -114,7 +114,7 @@ def _redeliver(config: Config, act: OperatorAct, person: str) -> str:
     _require_notifier(config)
     text = act.argument["delivery"]
     number = int(text) if text.isascii() and text.isdigit() else 0
-    with open_deliveries(config, act.target) as deliveries:
+    with open_deliveries(config, act.target, must_exist=True) as deliveries:
         if not 0 < number < 2**63 or not deliveries.redeliver([number], who=person, now=time.time()):
             raise Refused(f"there is no delivery {text} to an existing subscription")
     return f"delivery {number} is queued again"

@@ -14,7 +14,7 @@ from ..status.findings import is_overdue
 from ..words.errors import Refused
 from ..words.shape import plain
 from .display import print_listing
-from .options import TEXT, complete_destination, with_config, with_json, with_last, with_wait, with_yes
+from .options import TEXT, complete_destination, log_of, with_config, with_json, with_last, with_wait, with_yes
 from .requests import ask_notifier, when
 
 _with_wait = with_wait(default=10.0, help="How long to wait for the answer of the notifier.")
@@ -100,15 +100,18 @@ def skip(config: Config, name: str, message: str | None, yes: bool, wait: float)
 @with_config
 def requests(config: Config, last: int, as_json: bool) -> None:
     """Show requests: who made each, when, and the result."""
-    from notifier.clients.database import is_there
+    from notifier.clients.database import NOWHERE, is_there
     from notifier.destinations.state import StateDatabase
+    from notifier.publishing.requests import show_requests
     from notifier.publishing.settings import read
 
-    path, found = read(config.tables, config.file).state, list[OperatorRequest]()
-    if is_there(path):
-        with closing(StateDatabase(path)) as state:
-            found = state.requests.list_newest(last)
-    print_requests(found, "destination", as_json=as_json)
+    settings = read(config.tables, config.file)
+    is_here = is_there(settings.state)
+    with closing(StateDatabase(settings.state if is_here else NOWHERE)) as state:
+        if not is_here:
+            with log_of(config) as log:
+                show_requests(settings.destinations, log, state)
+        print_requests(state.requests.list_newest(last), "destination", as_json=as_json)
 
 
 def print_requests(

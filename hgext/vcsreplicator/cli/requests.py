@@ -21,9 +21,11 @@ import click
 from ..config import Config
 from ..log import ROSTER, ROSTER_REQUESTS, Log, NewRecord
 from ..status.findings import is_overdue
+from ..words.clock import SystemClock
 from ..words.errors import Refused
 from ..words.roster import Decision, Roster, RosterRequest, Verb
 from ..words.shape import from_json, to_json
+from .options import log_of
 
 if TYPE_CHECKING:
     from notifier.destinations.webhook.settings import DeliverySettings
@@ -170,11 +172,12 @@ def open_deliveries(
 ) -> Iterator[Any]:
     """Open the table of deliveries of a webhook destination within the block.
 
-    A missing table is empty, and is created only if `create` is set. Raises Refused unless exactly one webhook destination fits,
-    and with `must_exist` if its table is missing.
+    In place of a missing table it shows what the log has, unless `create` is set. Raises Refused unless exactly one webhook
+    destination fits, and with `must_exist` if its table is missing.
     """
     from notifier.clients.database import NOWHERE, is_there
     from notifier.destinations.webhook.deliveries import Deliveries
+    from notifier.destinations.webhook.records import WebhookRecords
 
     name, settings = find_webhook(config, destination)
     if must_exist and not is_there(settings.database):
@@ -184,4 +187,7 @@ def open_deliveries(
         )
     is_used = create or is_there(settings.database)
     with closing(Deliveries(settings.database if is_used else NOWHERE)) as deliveries:
+        if not is_used:
+            with log_of(config) as log:
+                WebhookRecords(name, log, deliveries, SystemClock()).show()
         yield deliveries

@@ -167,7 +167,7 @@ def remove(config: Config, destination: str | None, name: str, yes: bool) -> Non
     """Remove a subscription, and cancel its waiting deliveries."""
     if not yes:
         raise Refused(f"waiting deliveries to {name} would be cancelled; add --yes to do it")
-    with open_deliveries(config, destination) as deliveries:
+    with open_deliveries(config, destination, must_exist=True) as deliveries:
         _expect_subscription(name, is_found=deliveries.subscriptions.remove(name, who=who(), now=time.time()))
     click.echo(f"{name}: removed")
 
@@ -193,7 +193,7 @@ def resume(config: Config, destination: str | None, name: str) -> None:
 
 
 def _set_pause(config: Config, destination: str | None, name: str, reason: str | None) -> None:
-    with open_deliveries(config, destination) as deliveries:
+    with open_deliveries(config, destination, must_exist=True) as deliveries:
         _expect_subscription(name, is_found=deliveries.subscriptions.pause(name, reason, who=who(), now=time.time()))
 
 

@@ -75,6 +75,11 @@ class WebhookRecords:
             counts = {"subscriptions": len(self._subscriptions), "queued": self._deliveries.counts().get("queued", 0)}
             logger.info(event, destination=self._name, **counts)
 
+    def show(self) -> None:
+        """Fill an empty database with what the log has, to read in it; write nothing."""
+        _, subscriptions, owed = self._read()
+        self._deliveries.restore("", owed, subscriptions)
+
     def secure(self, position: int) -> int:
         """Put into the log what is owed; return the position up to which nothing else is.
 
@@ -136,15 +141,16 @@ class WebhookRecords:
         for (_, key), record in read_table(self._log, NOTIFIER).records.items():
             kind, _, rest = key.partition("/")
             destination, _, item = rest.partition("/")
-            if destination != self._name or record.value is None or not item.isprintable():
+            if destination != self._name or record.value is None:
                 continue
             try:
+                item.encode()  # raises for text that SQLite does not take
                 if f"{kind}/" == DATABASE_KEY:
                     named = read_storable(DatabaseRecord, record.value).id
                 elif kind == "subscription":
                     subscriptions[item] = read_storable(SubscriptionRecord, record.value)
                 elif kind == "owed":
                     owed.append(read_storable(OwedDelivery, record.value))
-            except MalformedEvent as error:
+            except (MalformedEvent, UnicodeEncodeError) as error:
                 logger.error("record of the notifier not readable", key=key, reason=str(error))
         return named, subscriptions, owed
