@@ -6,6 +6,7 @@ import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -16,8 +17,9 @@ from hgext.vcsreplicator.aggregator.loading import GROUP
 from hgext.vcsreplicator.aggregator.session import Session
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.log import ACKS, NOTICES, STATE, NewRecord, topics
+from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.records import AggregatorHeartbeat
-from hgext.vcsreplicator.words.roster import Verb
+from hgext.vcsreplicator.words.roster import MirrorState, Verb
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.aggregator.aggregating import ask, fill_settled, send
@@ -99,6 +101,24 @@ def test_a_notice_costs_as_much_among_many_repositories_as_among_few() -> None:
 
     few, many = Installation(10), Installation(1000)
     assert count_lines(lambda: announce(few)) == count_lines(lambda: announce(many)) > 0
+
+
+def test_a_rename_costs_as_much_among_many_repositories_while_a_mirror_joins() -> None:
+    def rename(it: Installation) -> None:
+        event = it.chains[0].next(Type.RENAMED, detail={"from": it.chains[0].path})
+        send(it.log, [replace(event, path="elsewhere")])
+        it.session.step(0.0)
+        assert it.session.aggregation.repositories[event.repository].path == "elsewhere"
+
+    few, many = Installation(10), Installation(1000)
+    for it in (few, many):
+        ask(it.log, Verb.ADD, "delta")
+        it.step()
+        it.step()
+        while it.session.aggregation.is_behind:
+            it.session.step(0.0)
+        assert it.session.aggregation.roster.mirror("delta").state is MirrorState.JOINING
+    assert count_lines(lambda: rename(few)) == count_lines(lambda: rename(many)) > 0
 
 
 def test_no_step_looks_at_more_repositories_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,7 @@ class Decisions:
             repository.state = replace(repository.state, deleted=True)
             self._memory.outstanding.note(repository)
             self._memory.output.dirty[repository.id] = repository
-            self._membership.survey()
+            self._membership.compare_joining(repository)
 
     def _decide(self, repository: Repository, now: float) -> bool:
         if repository.id in self._memory.poison.faults or repository.is_refused:

@@ -221,7 +221,7 @@ class EventIntake:
         output.dirty[repository.id] = output.fresh[repository.id] = repository
         self._memory.touched[repository.id] = repository
         if arrival is Arrival.ADOPTED or event.type in (Type.RENAMED, Type.DELETED):
-            self._membership.survey()
+            self._membership.compare_joining(repository)
 
     def _may_lack(self, repository: Repository, event: Event, arrival: Arrival) -> bool:
         """Return whether the log may have events before this one that were never taken.

@@ -4,8 +4,6 @@
 A joining mirror becomes active once it is caught up everywhere.
 """
 
-from collections.abc import Iterator
-
 from ...log import ACKS, EVENTS, ROSTER, NewRecord, Record
 from ...words import roster as rosters
 from ...words import shape
@@ -50,11 +48,21 @@ class RosterMembership:
     def survey(self) -> None:
         """Compare every joining mirror again with every repository.
 
-        The mirror must serve everything that is released now. Call this again once a repository has moved, is deleted, or has
-        another history.
+        The mirror must serve everything that is released now.
         """
-        joining = [mirror for mirror in self.roster.mirrors if mirror.state is MirrorState.JOINING]
-        self._behind = {mirror.name: dict(self._find_behind(mirror)) for mirror in joining}
+        joining = [mirror.name for mirror in self.roster.mirrors if mirror.state is MirrorState.JOINING]
+        self._behind = {name: {} for name in joining}
+        for repository in self._memory.repositories.values() if joining else ():
+            self.compare_joining(repository)
+
+    def compare_joining(self, repository: Repository) -> None:
+        """Compare every joining mirror with a repository that moved, is deleted, or has another history."""
+        for name, behind in self._behind.items():
+            mirror = self.roster.mirror(name)
+            assert mirror is not None
+            behind.pop(repository.id, None)
+            if (lacking := _find_lacking(mirror, repository)) is not None:
+                behind[repository.id] = lacking
 
     def hear(self, mirror: str, repository: Repository) -> None:
         """Take another level of the mirror for this repository."""
@@ -86,15 +94,6 @@ class RosterMembership:
         """Let the roster say that a mirror seals its acks from this offset on."""
         self._set_roster(rosters.with_sealed_from(self.roster, name, offset))
 
-    def _find_behind(self, mirror: Mirror) -> Iterator[tuple[str, int]]:
-        for repository in self._memory.repositories.values():
-            state = repository.state
-            if state is None or state.deleted:
-                continue
-            follows = mirror.carries(state.path) and repository.id not in mirror.deactivated
-            if follows and not repository.is_caught_up(mirror.name, state.released):
-                yield repository.id, state.released
-
     def _set_roster(self, roster: Roster) -> None:
         """Write a version of the roster.
 
@@ -118,3 +117,11 @@ class RosterMembership:
                 repository.take_level(mirror, None)
                 self._memory.output.add(NewRecord(topic=ACKS, key=f"{mirror}/{repository.id}", value=None))
         return True
+
+
+def _find_lacking(mirror: Mirror, repository: Repository) -> int | None:
+    """Return the sequence that a joining mirror must serve and does not; None if it lacks none."""
+    state = repository.state
+    if state is None or state.deleted or repository.id in mirror.deactivated or not mirror.carries(state.path):
+        return None
+    return None if repository.is_caught_up(mirror.name, state.released) else state.released
