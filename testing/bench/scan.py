@@ -15,7 +15,7 @@ from hgext.vcsreplicator.hg.relaying import MasterRepositories
 from hgext.vcsreplicator.outbox.file import Outbox, SentMark
 from hgext.vcsreplicator.outbox.folder import Store
 from hgext.vcsreplicator.relay.jobs import Job
-from hgext.vcsreplicator.relay.rounds import find_work
+from hgext.vcsreplicator.relay.rounds import QuietRepositories, find_work
 from hgext.vcsreplicator.relay.settings import RelaySettings
 from hgext.vcsreplicator.relay.work import Failure
 from testing.bench.measure import Row
@@ -78,7 +78,7 @@ def _looks(root: Path, expected: int) -> list[float]:
     for _ in range(ROUNDS):
         work = Counting()
         started = time.perf_counter()
-        find_work(settings.roots, repositories, work, Sure(), time.time())  # type: ignore[arg-type]
+        find_work(settings.roots, repositories, work, Sure(), time.time(), QuietRepositories())  # type: ignore[arg-type]
         samples.append(time.perf_counter() - started)
         assert work.sends == expected
     return samples

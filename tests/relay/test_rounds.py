@@ -18,7 +18,7 @@ from hgext.vcsreplicator.relay.lacking import leave_out_sent
 from hgext.vcsreplicator.relay.loss import LossWatch
 from hgext.vcsreplicator.relay.port import MasterPort
 from hgext.vcsreplicator.relay.reasons.grouping import group_troubles
-from hgext.vcsreplicator.relay.rounds import ANNOUNCE_AFTER, SENDS_NOW, find_work
+from hgext.vcsreplicator.relay.rounds import ANNOUNCE_AFTER, SENDS_NOW, QuietRepositories, find_work
 from hgext.vcsreplicator.relay.work import Failure, Work
 from hgext.vcsreplicator.status import SILENT
 from testing.builders.master.outboxes import Folder, Transaction, following
@@ -41,6 +41,7 @@ class Round:
         self.root = root
         self.jobs: list[tuple[str, str]] = []
         self.confirmed = True
+        self.quiet = QuietRepositories()
         # The events that the log is known to have, if not any.
         self.known: list[str] | None = None
         self.failure: Failure | None = None
@@ -48,11 +49,14 @@ class Round:
 
     def make(self, now: float) -> tuple[list[tuple[str, str]], list[str]]:
         """The jobs, and what is wrong."""
-        self.jobs.clear()
-        port, work, losses = cast(MasterPort, self), cast(Work, self), cast(LossWatch, self)
-        self.found = find_work([str(self.root)], port, work, losses, now)
+        self.round(now)
         assert {*self.found.folders, *self.found.unreadable} >= {str(file.parent) for file in self.root.glob("*/.hg")}
         return sorted(self.jobs), [trouble.text.partition(": ")[2] for trouble in self.found.troubles]
+
+    def round(self, now: float) -> None:
+        self.jobs.clear()
+        port, work, losses = cast(MasterPort, self), cast(Work, self), cast(LossWatch, self)
+        self.found = find_work([str(self.root)], port, work, losses, now, self.quiet)
 
     def finish(self, root: str) -> list[str]:
         return []
@@ -320,7 +324,7 @@ def test_an_act_that_cannot_be_finished_is_reported(round_: Round, monkeypatch: 
 
 
 def test_what_the_relay_may_not_read_may_be_a_repository(round_: Round, monkeypatch: pytest.MonkeyPatch) -> None:
-    def find(root: str, on_unreadable: Callable[[OSError], object]) -> Iterator[str]:
+    def find(root: str, on_unreadable: Callable[[OSError], object], **_: object) -> Iterator[str]:
         for name in ("a/.hg", "group", "lost+found", ".snapshot", ".move-x1"):
             on_unreadable(PermissionError(errno.EACCES, "Permission denied", f"{root}/{name}"))
         yield from ()
@@ -338,7 +342,7 @@ def test_what_the_relay_may_not_read_may_be_a_repository(round_: Round, monkeypa
 def test_a_repository_closed_to_the_relay_is_reported_in_each_round(
     round_: Round, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def find(root: str, on_unreadable: Callable[[OSError], object]) -> Iterator[str]:
+    def find(root: str, on_unreadable: Callable[[OSError], object], **_: object) -> Iterator[str]:
         on_unreadable(PermissionError(errno.EACCES, "Permission denied", f"{root}/a/.hg/requires"))
         yield from ()
 
@@ -385,7 +389,7 @@ def test_a_root_that_may_not_be_read_is_one_trouble_with_the_command(
 ) -> None:
     """Its interrupted acts cannot be read for the same reason."""
 
-    def find(root: str, on_unreadable: Callable[[OSError], object]) -> Iterator[str]:
+    def find(root: str, on_unreadable: Callable[[OSError], object], **_: object) -> Iterator[str]:
         on_unreadable(PermissionError(errno.EACCES, "Permission denied", root))
         yield from ()
 
@@ -402,7 +406,7 @@ def test_what_cannot_be_read_inside_a_working_copy_is_no_trouble(
 ) -> None:
     round_.create("a", 1)
 
-    def find(root: str, on_unreadable: Callable[[OSError], object]) -> Iterator[str]:
+    def find(root: str, on_unreadable: Callable[[OSError], object], **_: object) -> Iterator[str]:
         yield f"{root}/a"
         on_unreadable(PermissionError(errno.EACCES, "Permission denied", f"{root}/a/node_modules"))
 

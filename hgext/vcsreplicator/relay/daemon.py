@@ -38,7 +38,7 @@ from .loss import LossWatch
 from .outside import WOULD_REFUSE, OutsideWatch
 from .port import MasterPort
 from .reasons.grouping import group_troubles
-from .rounds import check_repository, find_work
+from .rounds import QuietRepositories, check_repository, find_work
 from .sending import EventSender
 from .server import Server
 from .settings import RelaySettings
@@ -129,7 +129,7 @@ class _Relay:
         self._watch.on_state, self._work.on_failed = self._server.announced, self._server.failed
         self._reporter = ServiceReporter(log, f"{RELAY_KEY}{settings.source}", topic=EVENTS)
         self._watch.on_answer = self._note_log_answer
-        self._outside = OutsideWatch(port)
+        self._outside, self._quiet = OutsideWatch(port), QuietRepositories()
         self._log, self._blobs_due = log, float("-inf")
         self._gone = GoneWatch(settings, log, self._watch, clock, stop)
         self._found: list[ServiceTrouble] = []
@@ -268,7 +268,7 @@ class _Relay:
         self._looked_at.clear()
         if self._retries is not None:
             self._retries.forget_gone()
-        found = find_work(settings.roots, self._port, self._work, self._losses, now)
+        found = find_work(settings.roots, self._port, self._work, self._losses, now, self._quiet)
         found.troubles.extend(self._outside.find(found.folders, now))
         found.troubles.extend(self._gone.find(found, now, is_shared=self._reporter.is_shared))
         began = {name_trouble(trouble.text): trouble.since for trouble in self._found}

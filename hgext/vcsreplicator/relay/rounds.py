@@ -3,13 +3,14 @@
 
 import os
 import shlex
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import structlog
 
 from ..log.ownership import name_own_user
-from ..outbox.file import Outbox, outbox_of
+from ..outbox.file import SEGMENT, Outbox, SentMark, outbox_of
 from ..outbox.folder import remove_folder
 from ..status import SILENT
 from ..words.records import ServiceTrouble
@@ -19,7 +20,7 @@ from .loss import LossWatch
 from .port import MasterPort
 from .reasons.grouping import group_troubles
 from .reasons.rights import explain, explain_closed, give_repositories
-from .scan import find_repositories, is_folder, may_hold_repositories
+from .scan import FolderTime, SeenFolder, find_repositories, is_folder, may_hold_repositories, read_time
 from .work import Failure, Work
 
 logger = structlog.get_logger()
@@ -32,27 +33,105 @@ UNREADABLE = ": cannot be read: "
 SENDS_NOW = "the relay sends them now, look again in a minute; if they still wait, see the relay's log lines"
 
 
+# In one of so many rounds each repository is looked into although nothing shows that it changed: its disk may fail, and rights of
+# single files, or of the folder above, leave no trace in its store.
+TURNS = 40
+
+
 @dataclass(slots=True)
 class RelayRound:
     """Folders of repositories and unreadable ones, and their troubles.
 
-    A trouble that the round sees but does not date has the time of the round.
+    A trouble that the round sees but does not date has the time of the round. In the `quiet` ones nothing has changed since the
+    last round.
     """
 
     folders: list[str] = field(default_factory=list)
+    quiet: set[str] = field(default_factory=set)
     unreadable: list[str] = field(default_factory=list)
     troubles: list[ServiceTrouble] = field(default_factory=list)
 
 
-def find_work(roots: Collection[str], port: MasterPort, work: Work, losses: LossWatch, now: float) -> RelayRound:
-    """Start the jobs that are due in every repository below the roots."""
+class _QuietStore(NamedTuple):
+    """A store where nothing was to be done, and when it and its newest segment changed."""
+
+    changed: FolderTime
+    event: str
+    segment: str
+    written: FolderTime
+
+
+class QuietRepositories:
+    """Remembers where a round found nothing to do; used by one thread.
+
+    A push, a sent event and a transaction of any Mercurial change the time of the store's folder; damage done to the newest segment
+    in its place changes that of the segment.
+    """
+
+    def __init__(self) -> None:
+        self._rounds = self._count = 0
+        # The folders that the last round saw, and those of the present one.
+        self._before: dict[str, SeenFolder] = {}
+        self._folders: dict[str, SeenFolder] = {}
+        self._quiet_before: dict[str, _QuietStore] = {}
+        self._quiet: dict[str, _QuietStore] = {}
+
+    def begin(self) -> None:
+        """Begin a round."""
+        self._rounds, self._count = self._rounds + 1, 0
+        self._before, self._folders = self._folders, {}
+        self._quiet_before, self._quiet = self._quiet, {}
+
+    def find_repositories(self, root: str, on_unreadable: Callable[[OSError], object]) -> Iterator[str]:
+        """Yield the repositories below a root, as `scan` does."""
+        return find_repositories(root, on_unreadable, seen=self._before, on_seen=self._note_folder)
+
+    def look(self, folder: str, work: Work, losses: LossWatch, now: float) -> list[ServiceTrouble] | None:
+        """Do as `check_repository`; return None if nothing has changed since the last look."""
+        store = os.path.join(folder, ".hg", "store")
+        changed, known = read_time(store), self._quiet_before.get(folder)
+        is_failing = work.failed.get(folder) is not None or work.unrecovered.get(folder) is not None
+        is_turn = folder not in self._folders
+        if (
+            known
+            and not (is_turn or is_failing)
+            and (changed, read_time(known.segment)) == (known.changed, known.written)
+            and losses.is_confirmed(folder, known.event)
+        ):
+            self._quiet[folder] = known
+            return None
+        troubles, sent = _look_into(folder, work, losses, now)
+        if changed is not None and sent is not None and not troubles:
+            segment = os.path.join(store, SEGMENT.format(sent.segment))
+            if (written := read_time(segment)) is not None:
+                self._quiet[folder] = _QuietStore(changed, sent.id, segment, written)
+        return troubles
+
+    def _note_folder(self, folder: str, seen: SeenFolder) -> None:
+        self._count += 1
+        if (self._count + self._rounds) % TURNS:
+            self._folders[folder] = seen
+
+
+def find_work(
+    roots: Collection[str], port: MasterPort, work: Work, losses: LossWatch, now: float, quiet: QuietRepositories
+) -> RelayRound:
+    """Start the jobs that are due in every repository below the roots.
+
+    Where nothing has changed since the last round there are none.
+    """
     found = RelayRound()
+    quiet.begin()
     for root in roots:
         problems = port.finish(root)
         unreadable: list[OSError] = []
-        for folder in find_repositories(root, unreadable.append):
+        for folder in quiet.find_repositories(root, unreadable.append):
             found.folders.append(folder)
-            found.troubles.extend(check_repository(folder, work, losses, now))
+            troubles = quiet.look(folder, work, losses, now)
+            if troubles is None:
+                found.quiet.add(folder)
+            else:
+                found.troubles.extend(troubles)
         # Of a root that cannot be read, one trouble is enough.
         for problem in problems if all(error.filename != root for error in unreadable) else ():
             logger.error("interrupted act not finished", reason=problem)
@@ -83,7 +162,12 @@ def check_repository(folder: str, work: Work, losses: LossWatch, now: float) -> 
     A job that fails is one at once. For ANNOUNCE_AFTER seconds a new repository is left to the process that makes it. One from the
     future is not new: the clock was set back, or it was copied from a machine with another clock.
     """
-    failure, found = work.failed.get(folder), list[ServiceTrouble | None]()
+    return _look_into(folder, work, losses, now)[0]
+
+
+def _look_into(folder: str, work: Work, losses: LossWatch, now: float) -> tuple[list[ServiceTrouble], SentMark | None]:
+    """Do as `check_repository`; return also the sent mark if nothing is due."""
+    failure, found, newest = work.failed.get(folder), list[ServiceTrouble | None](), None
     try:
         names = set(os.listdir(os.path.join(folder, ".hg", "store")))
         if "journal" in names:
@@ -96,6 +180,8 @@ def check_repository(folder: str, work: Work, losses: LossWatch, now: float) -> 
             sent = box.sent()
             if is_due := not (sent and losses.is_confirmed(folder, sent.id) and box.ends_at(sent)):
                 work.add(folder, Job.SEND)
+            if sent and not is_due and "journal" not in names:
+                newest = sent
             # What is sent may be damaged, and then no event can follow.
             if is_due or failure is not None or "outbox.fork" in names or box.is_torn():
                 found.insert(0, _find_waiting(folder, box, failure, now))
@@ -105,10 +191,10 @@ def check_repository(folder: str, work: Work, losses: LossWatch, now: float) -> 
         if closed := explain_closed(folder):
             found.append(ServiceTrouble(text=f"{folder}: {closed}", since=now, is_permanent=True))
     except FileNotFoundError:  # deleted or renamed meanwhile
-        return []
+        return [], None
     except OSError as error:
         found = [_add_failure(_report_unreadable(folder, error, now), failure, now)]
-    return [trouble for trouble in found if trouble is not None]
+    return [trouble for trouble in found if trouble is not None], newest
 
 
 def _find_waiting(folder: str, box: Outbox, failure: Failure | None, now: float) -> ServiceTrouble | None:

@@ -3,26 +3,59 @@
 
 Those in dotted folders and inside other repositories are included. Nothing heavy is imported, because commands of Mercurial use it
 too.
+
+A caller that searches again and again keeps what it saw: a folder is not read again while its inode and the time of its last change
+are the same. A time that is not settled yet says nothing, because a later change may have the same.
 """
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 from ..outbox.folder import open_regular
 
 _NOT_ENTERED = frozenset({".hg", ".vcsreplicator"})
+# Seconds after which no other change can have the same time: file systems may count in whole seconds.
+SETTLED = 2.5
+
+# Device, inode and the time of the last change, of content or rights.
+FolderTime = tuple[int, int, int]
 
 
-def find_repositories(root: str, on_unreadable: Callable[[OSError], object] = lambda error: None) -> Iterator[str]:
+class SeenFolder(NamedTuple):
+    """What a search saw of a folder that was readable and is no half-made repository."""
+
+    changed: FolderTime
+    subfolders: tuple[str, ...]
+    is_repository: bool
+
+
+def find_repositories(
+    root: str,
+    on_unreadable: Callable[[OSError], object] = lambda error: None,
+    *,
+    seen: Mapping[str, SeenFolder] = MappingProxyType({}),
+    on_seen: Callable[[str, SeenFolder], object] = lambda folder, seen: None,
+) -> Iterator[str]:
     """Yield the folders that hold a repository with a store of its own.
 
     Shares have no store of their own. `root` itself is included. `on_unreadable` gets the error of each folder that exists and may
-    be a repository, or hold some, but cannot be read, and that of a missing `root`.
+    be a repository, or hold some, but cannot be read, and that of a missing `root`. `seen` are the folders that need not be read
+    again if they are unchanged, and `on_seen` gets those that the next search may take so.
     """
     stack = [root]
     while stack:
         folder = stack.pop()
+        if (last := seen.get(folder)) is not None and read_time(folder) == last.changed:
+            on_seen(folder, last)
+            if last.is_repository:
+                yield folder
+            stack.extend(last.subfolders)
+            continue
+        changed = read_time(folder)
         try:
             with os.scandir(folder) as entries:
                 folders = {entry.name for entry in entries if entry.is_dir(follow_symlinks=False)}
@@ -35,9 +68,23 @@ def find_repositories(root: str, on_unreadable: Callable[[OSError], object] = la
         except OSError as error:
             on_unreadable(error)
             is_repository = False
+        subfolders = tuple(os.path.join(folder, name) for name in folders - _NOT_ENTERED)
+        if changed is not None and is_repository == (".hg" in folders):
+            on_seen(folder, SeenFolder(changed, subfolders, is_repository))
         if is_repository:
             yield folder
-        stack.extend(os.path.join(folder, name) for name in folders - _NOT_ENTERED)
+        stack.extend(subfolders)
+
+
+def read_time(folder: str) -> FolderTime | None:
+    """Read when a folder or file was changed; None if it cannot be seen, or was just now."""
+    try:
+        found = os.stat(folder)
+    except OSError:
+        return None
+    # A time from before the clock was set back is settled, too: the next change has an earlier one.
+    is_settled = abs(time.time() - found.st_ctime) > SETTLED
+    return (found.st_dev, found.st_ino, found.st_ctime_ns) if is_settled else None
 
 
 def may_hold_repositories(error: OSError) -> bool:
