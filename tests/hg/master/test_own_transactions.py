@@ -111,7 +111,7 @@ def test_the_relay_runs_no_hook_of_the_machine(master: Master, log: Log, monkeyp
     assert calls(master) == []
 
 
-def test_one_head_per_branch_does_not_stop_an_event(master: Master, log: Log) -> None:
+def test_one_head_per_branch_does_not_stop_an_event(master: Master) -> None:
     old = str(master.root / "old")
     blind = ("--config", "extensions.vcsreplicator=!", "-R", old)
     master.operate("init", old, "--config", "extensions.vcsreplicator=!")
@@ -120,8 +120,7 @@ def test_one_head_per_branch_does_not_stop_an_event(master: Master, log: Log) ->
         (Path(old) / text).write_text(text)
         master.operate("-q", *blind, "commit", "-A", "-m", text)
     master.configure("[experimental]\nsingle-head-per-branch = yes\n")
-    with running_relay(master.settings(), log):
-        master.operate("-R", old, "replicatesync")
+    master.operate("-R", old, "replicatesync")
     assert newest(master, "old") == "old 2"
 
 

@@ -183,7 +183,7 @@ def compare_and_begin(repo: MasterRepository, line: RelayLine | None, *, transac
         from . import announcing
 
         if transaction != creation.TRANSACTION:
-            refuse_unknown_place(repo, line)
+            refuse_unknown_place(repo, line, is_requested=transaction == repository.REQUEST)
         origin = _describe_origin(now, transaction)
         capture.announcements.append(announcing.announce_created(repo, origin, hgrc=read_hgrc(repo)))
     else:

@@ -178,10 +178,11 @@ def read_copied(repo: localrepository) -> Fork | None:
     )
 
 
-def refuse_unknown_place(repo: MasterRepository, line: RelayLine | None) -> None:
+def refuse_unknown_place(repo: MasterRepository, line: RelayLine | None, *, is_requested: bool) -> None:
     """Raise Abort for a repository without events, unless none can be in the log at its path.
 
-    The relay is asked, or the log where pushes send their events themselves. What a mirror had is refused without a question.
+    The relay is asked, or the log where pushes send their events themselves. What a mirror had is refused without a question. An
+    event that an operator requested needs no answer: the relay compares the repository before it sends anything.
     """
     settings, box = repo.replication_settings, Outbox(repo.svfs)
     fork = read_copied(repo)
@@ -195,7 +196,9 @@ def refuse_unknown_place(repo: MasterRepository, line: RelayLine | None) -> None
     elif fork is None and settings.relay:
         if _is_log_available(line, settings):
             return
-        fork = box.fork() or Fork(reason=f"{UNKNOWN_PLACE}: the relay does not answer")
+        fork = box.fork()
+        if fork is None and not is_requested:
+            fork = Fork(reason=f"{UNKNOWN_PLACE}: the relay does not answer")
     if fork is not None:
         raise _make_refusal(fork)
 

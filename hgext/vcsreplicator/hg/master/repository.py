@@ -33,6 +33,8 @@ CAPTURE = "_vcsreplicator_capture"
 OWN = b"vcsreplicator-"
 # The transaction of an event that `writing` prepared.
 LIFECYCLE = OWN + b"event"
+# The transaction of an event that an operator requested, behind what the repository lacks.
+REQUEST = OWN + b"request"
 NOT_CONFIGURED = (
     b"repository path not configured for replication",
     b"add its folder to [vcsreplicator-roots]",

@@ -10,7 +10,7 @@ from mercurial.localrepo import localrepository
 from ....outbox.file import Outbox
 from ..announcing import Announcement
 from ..capture import capture_of
-from ..repository import LIFECYCLE, OWN
+from ..repository import LIFECYCLE, OWN, REQUEST
 
 if TYPE_CHECKING:
     from ....outbox.entry import NewestEvent
@@ -21,7 +21,7 @@ def announce(repo: localrepository, announcement: Announcement, *, check_first: 
 
     With `check_first` the repository is compared with its newest event first, as for any change, and differences are announced.
     """
-    name = OWN + b"request" if check_first else LIFECYCLE
+    name = REQUEST if check_first else LIFECYCLE
     with repo.lock(), repo.transaction(name) as tr:
         capture_of(tr).announcements.append(announcement)
 
