@@ -10,11 +10,11 @@ from typing import cast
 
 import pytest
 
-from hgext.vcsreplicator.log import STATE, Log, NewRecord, Record, topics
+from hgext.vcsreplicator.log import SERVICES, STATE, Log, NewRecord, Record, topics
 from hgext.vcsreplicator.outbox.entry import NewestEvent
 from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.relay import fork
-from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.words.errors import NotAuthorized, Unavailable
 from hgext.vcsreplicator.words.event import Event, Type
 from hgext.vcsreplicator.words.records import RepositoryState
 from hgext.vcsreplicator.words.shape import from_json, to_json
@@ -158,5 +158,27 @@ def test_the_watch_hands_on_each_state_also_after_a_failure(stop: threading.Even
     log.fails.set()
     write(3)
     eventually(lambda: handed == [1, 2, 3])
+    stop.set()
+    watching.close()
+
+
+class Guarded(MemoryLog):
+    """A log whose topic `services` this user may not read."""
+
+    def collect(
+        self, positions: dict[tuple[str, int], int], active: Sequence[tuple[str, int]], limit: int
+    ) -> list[Record]:
+        if any(topic == SERVICES for topic, _ in active):
+            raise NotAuthorized("no right to read services")
+        return super().collect(positions, active, limit)
+
+
+def test_a_relay_that_may_not_read_of_promotions_reads_the_states(stop: threading.Event) -> None:
+    log = Guarded()
+    log.create(topics())
+    log.append([NewRecord(topic=STATE, key=NEWEST.repository, value=GOLDEN.read_bytes())])
+    watching = watch(log, stop)
+    assert watching.fork(Box()) is not None
+    assert watching.successor("hg://master") is None
     stop.set()
     watching.close()

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Two masters write to one log, each below a wire prefix of its own."""
+"""Two masters: both write to one log, each below a wire prefix of its own, or a promotion replaced one of them."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.log import EVENTS, topics
+from hgext.vcsreplicator.log import EVENTS, SERVICES, Log, NewRecord, topics
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.words.records import MASTER_KEY, MasterRecord
+from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.log.memorylog import MemoryLog
-from testing.builders.master.pushing import Master, events, running_relay, short_folder
+from testing.builders.master.pushing import Master, events, new_master, running_relay, short_folder
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
@@ -50,3 +54,42 @@ def test_relays_of_two_masters_keep_order_and_send_again_what_was_lost(
         log.lose(EVENTS, 0, 4)
         eventually(lambda: events(log) == sent)
     assert [len(chain) for chain in sent.values()] == [3, 3]
+
+
+def promote_another(log: Log) -> None:
+    """What `vcsreplicator promote` on a mirror leaves in the log."""
+    record = MasterRecord(source="hg://alpha", mirror="alpha", replaces=("hg://master",), time=1.0)
+    log.append([NewRecord(topic=SERVICES, key=MASTER_KEY, value=to_json(record))])
+
+
+REPLACED = "hg://alpha is the master now; save what was not sent: vcsreplicator demote"
+
+
+def test_a_former_master_refuses_pushes_once_its_relay_reads_of_the_promotion() -> None:
+    log = MemoryLog()
+    log.create(topics())
+    with new_master("acknowledge-timeout = 60") as master:
+        with running_relay(master.settings(), log):
+            master.create("one")
+            master.commit("one", "a")
+            promote_another(log)
+            eventually(lambda: master.outbox("one").fork() is not None)
+            assert REPLACED in master.push("one", check=False)
+        master.operate("init", str(master.root / "two"))
+        with running_relay(master.settings(), log):
+            eventually(lambda: master.outbox("two").fork() is not None)
+    assert [len(chain) for chain in events(log).values()] == [1]
+
+
+def test_a_push_that_sends_itself_finds_that_another_master_was_promoted(tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/log.db"
+    with open_log(url, creates=True) as log, short_folder() as folder:
+        log.create(topics())
+        master = Master(folder / "master", f"log = {url}").set_up()
+        master.create("one")
+        master.commit("one", "a")
+        promote_another(log)
+        assert f"the push is kept and is not sent: {REPLACED}" in master.push("one")
+        master.commit("one", "b")
+        assert f"refuses changes: {REPLACED}" in master.push("one", check=False)
+        assert len(events(log)["one"]) == 1

@@ -42,6 +42,7 @@ _GROUPS = {
         "verify": "Compare mirrors with the master",
         "heal": "Ask a mirror to heal detached repositories",
         "promote": "Make a mirror the master, after the master was lost",
+        "demote": "Save what a former master accepted and did not send",
         "forget": "Announce the deletion of a repository that was removed by hand",
         "key": "Make the key of a mirror or the aggregator",
         "topics": "Create, check and list the topics of the log",

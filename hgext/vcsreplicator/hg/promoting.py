@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The outbox with which a mirror's repository goes on as the master's."""
+"""The outbox with which a mirror's repository goes on, and what a former master did not send."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ..outbox.file import Outbox
 from ..words.errors import Refused
 from ..words.event import NO_CHANGES, Event, MasterSettings, NamedEvent, Tip, Type
 from ..words.value import replace
+from .bundles import make_bundle
 from .master.capture import FINALIZER
 from .master.repository import OWN
 
@@ -51,6 +52,18 @@ def continue_outbox(repo: localrepository, checkpoint: Checkpoint, logged: Event
                 box.mark_sent(replace(first.sent(), **place))
     except error.LockError as problem:
         raise Refused(f"{checkpoint.path}: another process has locked it; stop the mirror's web servers") from problem
+
+
+def save_changesets(repo: localrepository, first: int, file: str) -> bool:
+    """Write the changesets from this revision on to a new bundle; return False if none.
+
+    `hg unbundle` makes them public. Raises OSError.
+    """
+    if first >= len(repo):
+        return False
+    with open(file, "xb") as bundle:
+        bundle.writelines(make_bundle(repo, first, len(repo)))
+    return True
 
 
 def _make_event(checkpoint: Checkpoint, logged: Event | None) -> Event:

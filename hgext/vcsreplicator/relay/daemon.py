@@ -32,7 +32,7 @@ from ..words.records import RELAY_KEY, ServiceTrouble
 from .admission import RelaySocket
 from .fork import StateWatch
 from .gone.watch import GoneWatch
-from .jobs import RepositoryJobs
+from .jobs import Job, RepositoryJobs
 from .lacking import WAITS, find_trouble, leave_out_sent
 from .loss import LossWatch
 from .outside import WOULD_REFUSE, OutsideWatch
@@ -269,6 +269,8 @@ class _Relay:
         if self._retries is not None:
             self._retries.forget_gone()
         found = find_work(settings.roots, self._port, self._work, self._losses, now, self._quiet)
+        for folder in found.folders if self._watch.successor(settings.source) else ():
+            self._work.add(folder, Job.SEND)
         found.troubles.extend(self._outside.find(found.folders, now))
         found.troubles.extend(self._gone.find(found, now, is_shared=self._reporter.is_shared))
         began = {name_trouble(trouble.text): trouble.since for trouble in self._found}

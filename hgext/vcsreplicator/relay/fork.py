@@ -6,18 +6,19 @@ It compares the outboxes with the aggregator's states, and with the events that 
 
 import threading
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 
 import structlog
 
-from ..log import STATE, Log, Reader, Record
+from ..log import SERVICES, STATE, Log, Reader, Record
 from ..log.table import ReadStopped, find_beginnings, read_on
 from ..outbox.file import Fork, Outbox
 from ..outbox.forks import SentEvent, fork_between
-from ..words.errors import MalformedEvent, ReplicationError
+from ..words.errors import BadConfig, MalformedEvent, NotAuthorized, ReplicationError
 from ..words.event import Event, Type
-from ..words.records import AGGREGATOR, RepositoryState
-from ..words.shape import from_json
+from ..words.records import AGGREGATOR, MASTER_KEY, MasterRecord, RepositoryState
+from ..words.shape import from_json, try_json
+from .mastership import fork_of_former
 from .partitions import LoggedOutage
 
 logger = structlog.get_logger()
@@ -42,6 +43,8 @@ class StateWatch:
         self.on_answer: Callable[[], None] = lambda: None
         self._log, self._stop = log, stop
         self._states: dict[str, RepositoryState] = {}
+        self._promotion: MasterRecord | None = None
+        self._reads_promotions = True
         self._sent: dict[str, SentEvent] = {}
         # The newest event of each repository that left its path.
         self._departed: dict[str, SentEvent] = {}
@@ -78,6 +81,13 @@ class StateWatch:
         forks = (fork_between(known, newest, box) for known in distinct.values())
         return next((fork for fork in forks if fork is not None), None)
 
+    def successor(self, source: str) -> Fork | None:
+        """Return the fork of every repository of a master that a promotion replaced.
+
+        None while it is the master, as far as read.
+        """
+        return fork_of_former(self._promotion, source)
+
     def state(self, repository: str) -> RepositoryState | None:
         """Return the aggregator's last state of a repository, as far as read."""
         return self._states.get(repository)
@@ -103,6 +113,11 @@ class StateWatch:
                 self._read_states()
             except ReadStopped:
                 return
+            except NotAuthorized as error:
+                # Without promotions the states are read all the same.
+                logger.warning("state not readable", reason=str(error))
+                self._reads_promotions = not self._reads_promotions
+                self._stop.wait(1.0)
             except ReplicationError as error:
                 self._has_failed = True
                 logger.warning("state not readable", reason=str(error))
@@ -111,9 +126,12 @@ class StateWatch:
     def _read_states(self) -> None:
         # A log that was restored may have less than it had.
         states: dict[str, RepositoryState] = {}
-        with closing(self._log.reader(find_beginnings(self._log, STATE))) as reader:
+        beginnings = find_beginnings(self._log, STATE)
+        with suppress(BadConfig):  # a log of an older release has no `services`, and no promotion
+            beginnings |= find_beginnings(self._log, *([SERVICES] if self._reads_promotions else []))
+        with closing(self._log.reader(beginnings)) as reader:
             for record in read_on(self._log, reader, stop=self._stop):
-                _read_record(record, states)
+                self._read_record(record, states)
             self._states, self._reader = states, reader
             self._read_once.set()
             if self._has_failed:
@@ -122,12 +140,20 @@ class StateWatch:
                 self.on_state(state)
             while not self._stop.is_set():
                 for record in reader.poll(POLL):
-                    read = _read_record(record, states)
+                    read = self._read_record(record, states)
                     if read is not None:
                         self.on_state(read)
 
+    def _read_record(self, record: Record, states: dict[str, RepositoryState]) -> RepositoryState | None:
+        """Take a record; return a repository's state that it has."""
+        if record.topic != SERVICES:
+            return _read_state(record, states)
+        if record.key == MASTER_KEY:
+            self._promotion = try_json(MasterRecord, record.value)
+        return None
 
-def _read_record(record: Record, states: dict[str, RepositoryState]) -> RepositoryState | None:
+
+def _read_state(record: Record, states: dict[str, RepositoryState]) -> RepositoryState | None:
     """Put a repository's state into `states` and return it; None for other records."""
     if record.key is None or record.key == AGGREGATOR or record.value is None:
         return None

@@ -132,7 +132,8 @@ class RepositoryJobs:
 
         Marks a new fork, so that the repository refuses pushes.
         """
-        fork = self._watch.fork(box) or fork_behind(box) or self._find_other(folder, box)
+        fork = self._watch.fork(box) or self._watch.successor(self._sender.source)
+        fork = fork or fork_behind(box) or self._find_other(folder, box)
         if box.fork() is not None:
             return True
         if fork is None:

@@ -5,15 +5,29 @@ from contextlib import closing
 
 from ..log import SERVICES, Log, NewRecord
 from ..log.table import read_table
-from ..words.errors import Fenced, Refused
+from ..outbox.file import Fork
+from ..words.errors import BadConfig, Fenced, Refused
 from ..words.records import MASTER_KEY, MasterRecord
 from ..words.shape import from_json, to_json
 
 
 def read_master(log: Log) -> MasterRecord | None:
-    """Read the newest promotion; None if there was none. Raises MalformedEvent."""
-    value = read_table(log, SERVICES).value(SERVICES, MASTER_KEY)
+    """Read the newest promotion; None if there was none, or the log has no such topic.
+
+    Raises MalformedEvent, and Unavailable.
+    """
+    try:
+        value = read_table(log, SERVICES).value(SERVICES, MASTER_KEY)
+    except BadConfig:
+        return None
     return None if value is None else from_json(MasterRecord, value)
+
+
+def fork_of_former(newest: MasterRecord | None, source: str) -> Fork | None:
+    """Return why all repositories of a master refuse pushes: a promotion replaced it; None if none did."""
+    if newest is None or source not in newest.replaces:
+        return None
+    return Fork(reason=f"{newest.source} is the master now; save what was not sent: vcsreplicator demote")
 
 
 def claim(log: Log, wanted: MasterRecord, expected: MasterRecord | None) -> None:

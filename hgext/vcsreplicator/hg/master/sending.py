@@ -56,7 +56,7 @@ def _send(repo: "MasterRepository", done: list[bool]) -> None:
             timeout=settings.patience,
         )
         with box.sending(wait=True):
-            if not _is_forked(repo.ui, log, box):
+            if not _is_forked(repo.ui, log, box, settings.source):
                 sender.send(repo.replication_folder, box)
                 done.append(True)
         _send_deleted(repo.ui, sender, repo.replication_root)
@@ -77,21 +77,22 @@ def find_other(repo: "MasterRepository") -> Fork | None:
         return fork_at_path(known_states(log).values(), path, generation, None)
 
 
-def _is_forked(ui: "Ui", log: Log, box: Outbox) -> bool:
-    """Return whether the log has another history of this repository.
+def _is_forked(ui: "Ui", log: Log, box: Outbox, source: str) -> bool:
+    """Return whether the log has another history of this repository, or another master.
 
     If so, the repository refuses pushes from now on. If the log lost records, move the sent mark back, so that all kept events are
     sent again.
     """
     from ...outbox.forks import fork_at_path, fork_behind, fork_between, known_states
     from ...outbox.losses import has_lost, send_again
+    from ...relay.mastership import fork_of_former, read_master
 
     newest = box.newest()
     assert newest is not None
     states = known_states(log)
     state = states.get(newest.repository)
     fork = fork_between(state, newest, box) if state is not None else None
-    fork = fork or fork_behind(box)
+    fork = fork or fork_of_former(read_master(log), source) or fork_behind(box)
     if fork is None and box.sent() is None:
         fork = fork_at_path(states.values(), newest.path, newest.generation, newest.repository)
     if fork is not None:

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`vcsreplicator demote`: saves what a former master accepted and did not send."""
+
+import shlex
+from pathlib import Path
+from urllib.parse import quote
+
+import click
+
+from ..config import Config
+from ..hg.promoting import save_changesets
+from ..hg.relaying import MasterRepositories
+from ..outbox.entry import Entry
+from ..outbox.file import outbox_of
+from ..relay.mastership import fork_of_former, read_master
+from ..relay.scan import find_repositories
+from ..words.errors import Refused, visible
+from .options import log_of, relay_of, with_config
+from .requests import when
+
+
+@click.command()
+@click.option("--output", required=True, metavar="FOLDER", help="The folder to make for the bundles.")
+@with_config
+def command(config: Config, output: str) -> None:
+    """Save what a former master accepted and did not send, as bundles.
+
+    Run it on the machine of a master that came back after a mirror was promoted in its place. It lists each event that the
+    log does not have, and says how to push its changesets again. It changes nothing in the repositories.
+    """
+    relay = relay_of(config)
+    if relay is None:
+        raise Refused(f"{config.file}: section [relay] is missing; run this on the former master's machine")
+    with log_of(config) as log:
+        if fork_of_former(read_master(log), relay.source) is None:
+            raise Refused(f"no mirror was promoted in place of {relay.source}: start its relay, which sends all events")
+    folder = Path(output)
+    folder.mkdir()
+    repositories, count = MasterRepositories(relay.roots, relay.source), 0
+    for repository in dict.fromkeys(found for root in relay.roots for found in find_repositories(root)):
+        unsent = [place.entry for place in outbox_of(repository).unsent()]
+        if not unsent:
+            continue
+        count += len(unsent)
+        for entry in unsent:
+            click.echo(_describe(entry))
+        file = folder.absolute() / f"{quote(unsent[0].event.path, safe='')}.hg"
+        first = min(entry.first for entry in unsent)
+        if save_changesets(repositories.open(repository), first, str(file)):
+            click.echo(f"  in a clone from the new master: hg unbundle {shlex.quote(str(file))} && hg push")
+    click.echo(f"{count} events were not sent", err=True)
+
+
+def _describe(entry: Entry) -> str:
+    event, push = entry.event, entry.event.changes.push
+    what = f"push {push.id} of {visible(push.user)}, {when(push.date)}" if push else f"{event.type}, {when(event.time)}"
+    names = ", ".join(bookmark.name for bookmark in event.changes.bookmarks)
+    return f"{visible(event.path)}: event {event.seq}: {what}" + (f"; bookmarks {visible(names)}" if names else "")

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A master that comes back after a mirror was promoted: what it accepted and did not send is saved."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from hgext.vcsreplicator.cli import demote
+from hgext.vcsreplicator.log import SERVICES, NewRecord, topics
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.words.errors import Refused
+from hgext.vcsreplicator.words.records import MASTER_KEY, MasterRecord
+from hgext.vcsreplicator.words.shape import to_json
+from testing.builders.master.pushing import UNRELAYED, new_master, running_relay
+
+
+@pytest.mark.processes
+def test_pushes_that_a_former_master_did_not_send_can_be_pushed_again(tmp_path: Path) -> None:
+    url, config = f"sqlite://{tmp_path}/log.db", tmp_path / "services.toml"
+    with open_log(url, creates=True) as log, new_master() as master:
+        log.create(topics())
+        config.write_text(
+            f'log = "{url}"\n[relay]\nsocket = "{master.socket}"\nsource = "hg://master"\n'
+            f'[relay.roots]\n"{master.root}" = ""\n'
+        )
+        with running_relay(master.settings(), log):
+            master.create("one")
+            master.commit("one", "sent")
+            master.push("one")
+        master.commit("one", "unsent")
+        assert UNRELAYED in master.push("one")
+        words = ["--output", str(tmp_path / "saved"), "--config", str(config)]
+        with pytest.raises(Refused, match="no mirror was promoted in place of hg://master"):
+            CliRunner().invoke(demote.command, words, catch_exceptions=False, standalone_mode=False)
+        record = MasterRecord(source="hg://alpha", mirror="alpha", replaces=("hg://master",), time=1.0)
+        log.append([NewRecord(topic=SERVICES, key=MASTER_KEY, value=to_json(record))])
+        said = CliRunner().invoke(demote.command, words, catch_exceptions=False).output
+        assert "one: event 3: push 2 of dana, " in said
+        assert f"hg unbundle {tmp_path}/saved/one.hg && hg push" in said
+        assert "1 events were not sent" in said
+        copy = str(tmp_path / "copy")
+        master.develop("clone", "-q", "-r", "0", str(master.folder / "clone-one"), copy)
+        master.develop("-R", copy, "unbundle", str(tmp_path / "saved" / "one.hg"))
+        assert master.develop("-R", copy, "log", "-T", "{desc} ") == "unsent sent "
