@@ -43,6 +43,9 @@ _FRAGMENTS = (
     b"pushlogrow",
     b"pushlogrolled",
     b"rolledrow",
+    b"pushlogsummary",
+    b"pushlogtag",
+    b"alltags",
 )
 # Styles whose navigation is their own; all others get the page of paper.
 _STYLES = (b"gitweb", b"monoblue", b"spartan")

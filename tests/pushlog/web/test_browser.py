@@ -7,6 +7,7 @@ With VCSREPLICATOR_TEST_SCREENSHOTS=FOLDER our page is kept there as a picture i
 import base64
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -348,3 +349,18 @@ def test_the_page_of_a_phone_in_the_dark_breaks_no_default_rule(browser, long_wo
         show_all(browser, long_words, style)
         assert browser.find_element(By.CSS_SELECTOR, ".pushlogtable").value_of_css_property("display") == "block"
     assert complaints(browser) == []
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_hash_takes_twelve_digits_of_one_line_and_is_selected_whole(browser, long_words, width):
+    with emulating(browser, width=width, scheme="light"):
+        show_all(browser, long_words, "paper")
+        script = """
+            const link = document.querySelector('#push16 .changeset a');
+            getSelection().selectAllChildren(link);
+            return [String(getSelection()), link.offsetHeight < 30, link.offsetWidth < 110];
+        """
+        selected, is_one_line, is_short = browser.execute_script(script)
+    assert re.fullmatch(r"59c28d31aa54[0-9a-f]{28}", selected)
+    assert is_one_line
+    assert is_short
