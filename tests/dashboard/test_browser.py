@@ -171,6 +171,7 @@ def pages_of(installation: Installation) -> dict[str, str]:
         "pushes": "/pushes",
         "graphs": "/graphs?span=day",
         "deliveries": "/deliveries",
+        "destination": "/destination/hooks",
         "roster": "/roster",
         "acts": "/acts",
         "missing": "/repository/0",

@@ -21,6 +21,7 @@ from tests.dashboard.conftest import (
     Site,
     client,
     fill,
+    fill_notifier,
     pages,
     settings,
     watching,
@@ -166,3 +167,27 @@ def test_a_name_and_an_address_that_cannot_be_shown_are_refused(members: dict[st
     with pytest.raises(ValueError, match=f"^{key}: "):
         DashboardSettings(listen="127.0.0.1:1", anonymous=DashboardRole.GUEST, **members)  # type: ignore[arg-type]
     assert replace(DashboardSettings(listen="127.0.0.1:1", anonymous=DashboardRole.GUEST), runbook=RUNBOOK)
+
+
+def test_a_destination_has_a_page_with_its_attempts_and_answers(tmp_path: Path) -> None:
+    installation = fill()
+    with pages(installation, settings(tmp_path)) as site:
+        text = site.get("/destination/hooks", headers=AS_READER).text
+        for words in (
+            "<h1>Destination hooks</h1>",
+            "<dd>72 s</dd>",
+            "subscription ci is failing",
+            "no section [notifier]",
+        ):
+            assert words in text
+        assert 'href="/destination/hooks"' in site.get("/", headers=AS_READER).text
+        installation.notifier = fill_notifier(tmp_path)
+    with pages(installation, settings(tmp_path)) as site:
+        text = site.get("/destination/hooks?state=exhausted", headers=AS_READER).text
+        assert "Webhooks of hooks" in text
+        assert "status 500" in text
+        assert "archive" not in text
+        failing = site.get("/destination/pulse-v2", headers=AS_READER).text
+        assert "connection refused" in failing
+        assert "Webhooks" not in failing
+        assert site.get("/destination/nothing", headers=AS_READER).status_code == 404

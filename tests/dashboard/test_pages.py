@@ -41,6 +41,7 @@ def addresses(installation: Installation, site: Site) -> list[str]:
         else:
             for chain in installation.chains.values():
                 named = route.path.replace("{repository}", chain.repository).replace("{name}", installation.mirrors[0])
+                named = named.replace("{destination}", "hooks")
                 found.append(named.replace("{seq:seq}", "3"))
     return [*found, "/nowhere"]
 
@@ -109,7 +110,9 @@ def test_no_page_shows_a_guest_a_private_name(installation: Installation, site: 
     for address in [*readable(installation, site), *more]:
         answer = site.get(address)
         text = answer.text
-        assert (answer.status_code == 403) == (address in ("/deliveries", "/roster", "/acts")), address
+        assert (answer.status_code == 403) == (address in ("/deliveries", "/destination/hooks", "/roster", "/acts")), (
+            address
+        )
         assert "payroll" not in text.replace('value="payroll"', "").replace("?q=payroll&", ""), address
         assert "dana@example.com" not in text, address
         if private.repository in address and not address.startswith("/repositories"):

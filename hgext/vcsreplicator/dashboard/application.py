@@ -30,6 +30,7 @@ from ..config import address
 from ..status.pushes import CHANGESET, PushQuery, name_nodes
 from ..words.errors import BadConfig, MalformedEvent, Unavailable
 from ..words.event import read_disclosure
+from ..words.records import DESTINATION_KEY
 from ..words.shape import plain
 from .acting import ActEndpoint
 from .acts import ActJournal
@@ -44,7 +45,18 @@ from .recent import RecentEvent
 from .settings import DashboardSettings
 from .sources import Sources
 from .tracing import NotRead, trace_event
-from .view import SHORT, SORTS, Condition, MirrorRow, RepositoryRow, View, order_rows, select_pushes, select_rows
+from .view import (
+    SHORT,
+    SORTS,
+    Condition,
+    MirrorRow,
+    RepositoryRow,
+    ServiceRow,
+    View,
+    order_rows,
+    select_pushes,
+    select_rows,
+)
 from .watcher import LogWatcher
 
 # Repositories of an answer to a program, and rows of a page: a screen of a desk, some of a phone.
@@ -86,6 +98,7 @@ def make_application(
         Route("/pushes", pages.show_pushes),
         Route("/pushes/live", Feed(watcher, pages.name_for).answer),
         Route("/deliveries", pages.show_deliveries),
+        Route("/destination/{destination}", pages.show_deliveries),
         Route("/roster", pages.show_roster),
         Route("/acts", pages.show_acts, methods=["GET"]),
         Route("/acts", acts.answer, methods=["POST"]),
@@ -130,6 +143,14 @@ def _log_crash(request: Request, error: Exception) -> Response:
 def _require_reader(request: Request) -> None:
     if not request.state.role.sees_all:
         raise HTTPException(403, "Guests may not see this page, because its texts may name private repositories.")
+
+
+def _find_destination(view: View, name: str | None, *, is_known: bool) -> ServiceRow | None:
+    """Find what the log says of a destination; raises 404 if neither log nor notifier know it."""
+    found = next((row for row in view.services if row.name == f"{DESTINATION_KEY}{name}"), None)
+    if name is not None and found is None and not is_known:
+        raise HTTPException(404, "There is no such destination.")
+    return found
 
 
 class _DashboardPages:
@@ -299,7 +320,9 @@ class _DashboardPages:
         return replace(event, path=event.repository[:SHORT], repository="", user=None, nodes=(), bookmarks=())
 
     def show_deliveries(self, request: Request) -> Response:
+        """Show all destinations, or the one of the address."""
         _require_reader(request)
+        only = request.path_params.get("destination")
         notifier, wanted = self._sources.notifier, request.query_params.get("state", "")
         content: dict[str, Any] = {"destinations": [], "requests": [], "lists": [], "trouble": None}
         is_here = notifier is not None and is_there(notifier.state)
@@ -309,8 +332,19 @@ class _DashboardPages:
                 content["lists"] = list_deliveries(notifier, wanted if wanted in STATES else None)
         except (BadConfig, Unavailable) as error:
             content["trouble"] = str(error)
-        content |= {"is_here": is_here, "state": wanted, "states": STATES}
-        return self._render(request, "deliveries.html", notifier=notifier, **content)
+        if only is not None:
+            content["destinations"] = [row for row in content["destinations"] if row["name"] == only]
+            content["lists"] = [each for each in content["lists"] if each["destination"] == only]
+            content["requests"] = [each for each in content["requests"] if each.subject == only]
+        content |= {"is_here": is_here, "state": wanted, "states": STATES, "only": only}
+        is_known = bool(content["destinations"])
+        return self._render(
+            request,
+            "deliveries.html",
+            notifier=notifier,
+            service=lambda view: _find_destination(view, only, is_known=is_known),
+            **content,
+        )
 
     def show_graphs(self, request: Request) -> Response:
         span = request.query_params.get("span", "")

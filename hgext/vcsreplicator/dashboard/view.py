@@ -337,14 +337,18 @@ def select_pushes(
 
     `show` removes what the reader may not see, so a search tells nothing of it.
     """
+    is_narrow = query != PushQuery()
     for event in events:
         shown = show(event)
-        if all(shown.has_word(word) for word in words) and query.fits(
-            repository=shown.repository,
-            path=shown.path,
-            user=shown.user,
-            bookmarks=shown.bookmarks,
-            nodes=shown.nodes,
-            at=shown.logged,
+        if all(shown.has_word(word) for word in words) and (
+            not is_narrow
+            or query.fits(
+                repository=shown.repository,
+                path=shown.path,
+                user=shown.user,
+                bookmarks=shown.bookmarks,
+                nodes=shown.nodes,
+                at=shown.logged,
+            )
         ):
             yield event
