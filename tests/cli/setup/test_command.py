@@ -11,8 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hgext.vcsreplicator.cli import setup
+from hgext.vcsreplicator.cli.setup import machine as written
+from hgext.vcsreplicator.cli.setup.answers import choose_answers
 from hgext.vcsreplicator.cli.setup.machine import RECORD, Machine
 from hgext.vcsreplicator.cli.setup.plan import WriteFile
+from hgext.vcsreplicator.cli.setup.repositories import Examination, Problem, ProblemKind
 from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.words.errors import BadConfig, Refused
 
@@ -102,11 +105,23 @@ def test_undo_takes_back_what_was_made_and_no_repository_or_data(tmp_path: Path)
 
 def test_undo_leaves_what_was_there_before_setup(tmp_path: Path) -> None:
     there = tmp_path / "repos"
-    there.mkdir()
-    there.chmod(0o2775)
-    run(tmp_path, "--yes")
+    there.mkdir(mode=0o755)
+    run(tmp_path, "--yes", "--fix")
+    assert stat.S_IMODE(there.stat().st_mode) == 0o2775
     run(tmp_path, "--undo", "--yes")
     assert there.is_dir()
+
+
+def test_undo_leaves_a_user_who_owns_repositories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(tmp_path, "--yes")
+    machine = Machine(str(tmp_path))
+    owner = (tmp_path / "repos").owner()
+    machine.made.clear()
+    machine.made[f"user {owner}"] = ""
+    monkeypatch.setattr(written, "_run", lambda words: pytest.fail(f"ran {words}"))
+    said: list[str] = []
+    machine.undo(said.append)
+    assert said == [f"left: user {owner}: it owns folders that are left"]
 
 
 @pytest.mark.parametrize("step", [0, 4, 9, 20])
@@ -135,8 +150,6 @@ def test_a_setup_killed_at_a_step_is_finished_by_the_next_and_undone(
 
 def test_what_setup_begins_to_write_is_on_record_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill between the file and its record would leave a file that undo does not know."""
-    from hgext.vcsreplicator.cli.setup import machine as written
-
     real = written._write_file
     seen: list[str] = []
 
@@ -182,3 +195,35 @@ def test_programs_that_other_users_cannot_reach_are_refused(tmp_path: Path, monk
     refused = run(tmp_path / "host", "--yes").exception
     assert isinstance(refused, BadConfig)
     assert "install in /opt/vcsreplicator" in str(refused)
+
+
+def settle(folder: Path, kind: ProblemKind, *, is_fixed: bool) -> bool:
+    """Whether setup gives rights on a host with one repository that has this problem."""
+    problem = Problem(kind=kind, reason="x", folders=("/repos/a",))
+    examined = Examination(folders=("/repos/a",), size=0, problems=(problem,))
+    answers = choose_answers({}, {}, "hg.example", None)
+    return setup._settle_rights(Machine(str(folder)), answers, examined, is_fixed=is_fixed, may_ask=False)
+
+
+def test_setup_gives_no_rights_unless_it_may(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="rights are missing"):
+        settle(tmp_path, ProblemKind.RIGHTS, is_fixed=False)
+    assert settle(tmp_path, ProblemKind.RIGHTS, is_fixed=True)
+    assert not settle(tmp_path, ProblemKind.FORMAT, is_fixed=False)
+
+
+def test_a_name_that_no_mirror_can_copy_stops_setup(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="rename them first"):
+        settle(tmp_path, ProblemKind.UNSERVED, is_fixed=True)
+
+
+def test_ssh_is_asked_about_the_port_of_the_master(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def succeeds(words: tuple[str, ...]) -> bool:
+        asked.append(words[2])
+        return words[-1] == "/etc/ssh/ssh_known_hosts"
+
+    monkeypatch.setattr(setup, "succeeds", succeeds)
+    assert setup._knows_master("ssh://hg-mirror@master.example:2222//repos", "/data/hg")
+    assert asked == ["[master.example]:2222"] * 2

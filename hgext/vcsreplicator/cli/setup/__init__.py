@@ -14,6 +14,7 @@ import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -21,7 +22,7 @@ from ...words import shape
 from ...words.errors import BadConfig, Refused
 from ..options import with_insecure
 from .answers import HG, HostAnswers, Role, choose_answers
-from .machine import Machine, has_user
+from .machine import Machine, has_user, succeeds
 from .plan import HOMES, FoundHost, MakeFolder, RunCommand, SetupStep, WriteFile, describe, key_file, make_plan
 from .repositories import Examination, ProblemKind, examine
 from .texts import PASSWORD
@@ -140,7 +141,7 @@ def _settle_rights(
         click.echo(difference, err=True)
     if may_ask and click.confirm("Give these rights?"):
         return True
-    raise Refused(f"setup: {count} rights are missing, see above: run the commands, or add --fix")
+    raise Refused("setup: rights are missing, see above: run the commands, or add --fix")
 
 
 def _look_around(answers: HostAnswers, examined: Examination, *, is_fixed: bool) -> FoundHost:
@@ -159,7 +160,7 @@ def _look_around(answers: HostAnswers, examined: Examination, *, is_fixed: bool)
     if answers.brokers and not os.path.exists(PASSWORD):
         raise BadConfig(f"setup: {PASSWORD} is missing: write the broker's password into it, with mode 0600")
     home = pwd.getpwnam(HG).pw_dir if has_user(HG) else HOMES[HG]
-    has_key = not answers.copies_over_ssh or os.path.exists(key_file(home))
+    has_key = not answers.copies_over_ssh or (os.path.exists(key_file(home)) and _knows_master(answers.master, home))
     remedies = tuple(problem.remedy for problem in examined.problems if problem.is_mendable and is_fixed)
     return FoundHost(
         programs=str(programs),
@@ -169,6 +170,14 @@ def _look_around(answers: HostAnswers, examined: Examination, *, is_fixed: bool)
         has_key=has_key,
         home=home,
     )
+
+
+def _knows_master(url: str, home: str) -> bool:
+    """Return whether SSH knows the master's own key, about which it would ask a person."""
+    parts = urlsplit(url)
+    host = f"[{parts.hostname}]:{parts.port}" if parts.port else str(parts.hostname)
+    files = f"{home}/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts"
+    return any(succeeds(("ssh-keygen", "-F", host, "-f", file)) for file in files)
 
 
 def _choose_steps(
@@ -217,6 +226,8 @@ def _say_next(answers: HostAnswers, found: FoundHost, done: Sequence[SetupStep],
             click.echo(f"left to you: {describe(step)}")
     if done and not found.has_key:
         key = Path(f"{key_file(found.home)}.pub").read_text("utf-8").strip()
-        click.echo(f"on the master: vcsreplicator setup --mirror-key {shlex.quote(key)}; then repeat setup here")
+        click.echo(f"on the master: vcsreplicator setup --mirror-key {shlex.quote(key)}")
+        click.echo(f"here, to accept the master's own key: sudo -u {HG} ssh {urlsplit(answers.master).netloc}")
+        click.echo("then repeat setup here")
     elif done and with_systemd and answers.has_master:
         click.echo(f"create a repository: sudo -u {HG} /usr/local/bin/hg init {answers.repos}/first")

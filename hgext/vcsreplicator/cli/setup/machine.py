@@ -78,7 +78,7 @@ class Machine:
             case WriteFile():
                 return self._compare_file(step)
             case RunCommand():
-                return None if self._prefix or (step.unless and _succeeds(step.unless, step.user)) else ""
+                return None if self._prefix or (step.unless and succeeds(step.unless, step.user)) else ""
 
     def is_ours(self, step: SetupStep) -> bool:
         """Return whether a setup wrote this file, and nothing changed it since."""
@@ -254,10 +254,11 @@ def _write_file(place: Path, text: str, mode: int) -> None:
     made.rename(place)
 
 
-def _succeeds(words: tuple[str, ...], user: str) -> bool:
+def succeeds(words: tuple[str, ...], user: str = "root") -> bool:
+    """Return whether a command ends with 0; False also if it or the user is missing."""
     try:
         done = subprocess.run(words, **_as_user(user), capture_output=True, stdin=subprocess.DEVNULL, check=False)
-    except (KeyError, OSError):  # the user or the program is not there yet
+    except (KeyError, OSError):
         return False
     return done.returncode == 0
 

@@ -105,7 +105,7 @@ class FoundHost:
 
     `programs` is the folder of `vcsreplicator` and `hg`, `units` the packaged units by name, `repositories` how many can be
     replicated. `remedies` are commands that give these the rights that they need. `home` is that of the user HG; `has_key` says
-    whether the master can know the key of this mirror.
+    whether master and mirror can know each other's keys.
     """
 
     programs: str
