@@ -227,3 +227,10 @@ def test_ssh_is_asked_about_the_port_of_the_master(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(setup, "succeeds", succeeds)
     assert setup._knows_master("ssh://hg-mirror@master.example:2222//repos", "/data/hg")
     assert asked == ["[master.example]:2222"] * 2
+
+
+@pytest.mark.parametrize(("full", "expected"), [("hg.example", "hg.example"), ("localhost.localdomain", "vm")])
+def test_a_machine_is_not_named_as_its_loopback(full: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setup.socket, "getfqdn", lambda: full)
+    monkeypatch.setattr(setup.socket, "gethostname", lambda: "vm")
+    assert setup._find_name() == expected

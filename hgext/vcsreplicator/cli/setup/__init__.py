@@ -82,7 +82,7 @@ def command(
         return
     ask = None if yes or dry_run else _ask
     chosen = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items() if value}
-    answers = choose_answers(chosen, shape.plain(machine.answers) or {}, socket.getfqdn(), ask)
+    answers = choose_answers(chosen, shape.plain(machine.answers) or {}, _find_name(), ask)
     examined = _examine(machine, answers)
     if not machine.has_prefix and not dry_run:
         fix = _settle_rights(machine, answers, examined, is_fixed=fix, may_ask=ask is not None)
@@ -104,6 +104,12 @@ def command(
     if replaced and with_systemd and not prefix:
         click.echo("services read the new files after: systemctl daemon-reload && systemctl restart 'vcsreplicator-*'")
     _say_next(answers, found, () if prefix else steps, with_systemd=with_systemd)
+
+
+def _find_name() -> str:
+    """Return this machine's name; its full one, unless that is only the name of the loopback."""
+    full = socket.getfqdn()
+    return socket.gethostname() if full.startswith("localhost") else full
 
 
 def _ask(question: str, default: str | None) -> str:
