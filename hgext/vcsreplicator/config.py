@@ -46,7 +46,7 @@ class Config:
 
     def names(self, section: str) -> list[str]:
         """Return the sorted names of a section's subsections, such as the mirrors."""
-        return sorted(self._find_table((section,)))
+        return sorted(name for name, value in self._find_table((section,)).items() if isinstance(value, Mapping))
 
     def settings(self, kind: type[T], *address: str, **given: object) -> T:
         """Return a section as a `kind`.

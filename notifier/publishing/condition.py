@@ -53,7 +53,6 @@ class DestinationCondition:
         self._began_at = since
         self._outage: ServiceTrouble | None = None
         self._failed: dict[int, ServiceTrouble] = {}
-        self._rival_since: float | None = None
         self._unread_since: float | None = None
 
     def record_outage(self, error: Exception) -> float:
@@ -107,13 +106,11 @@ class DestinationCondition:
         destination: object = None,
         *,
         replays: Sequence[Mapping[str, int]] = (),
-        rival: str | None = None,
     ) -> None:
         """Store the condition and report it to the log, if a report is due.
 
         A destination with parts that fail alone says which do. `mark` is the position's, should the log lose both. `replays` say
-        how far each is, and `rival` is another notifier that delivers to this destination. A failure to store the condition is only
-        logged.
+        how far each is. A failure to store the condition is only logged.
         """
         now = self._clock.monotonic()
         if now - self._reported_at < REPORT_INTERVAL:
@@ -121,7 +118,7 @@ class DestinationCondition:
         self._reported_at = now
         for number in [number for number in self._failed if not window.holds(number)]:  # an operator skipped it
             self.forget_failure(number)
-        parts = [*self._describe_rival(rival), *self._find_parts(destination)]
+        parts = self._find_parts(destination)
         trouble = self.trouble
         oldest = window.oldest
         age = 0.0 if oldest is None else max(0.0, self._clock.now() - oldest.created)
@@ -166,15 +163,3 @@ class DestinationCondition:
             return [ServiceTrouble(text=text, since=self._unread_since)]
         self._unread_since = None
         return found
-
-    def _describe_rival(self, rival: str | None) -> list[ServiceTrouble]:
-        if rival is None:
-            self._rival_since = None
-            return []
-        self._rival_since = self._clock.now() if self._rival_since is None else self._rival_since
-        host = rival.rpartition("@")[2]
-        text = (
-            f"destination {self._name} has a second notifier, on {host}, so each message goes out twice: stop one of them, "
-            "on the other machine for good: systemctl disable --now vcsreplicator-notifier"
-        )
-        return [ServiceTrouble(text=text, since=self._rival_since)]

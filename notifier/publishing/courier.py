@@ -25,14 +25,15 @@ from hgext.vcsreplicator.words.records import Notice
 from hgext.vcsreplicator.words.shape import from_json
 from hgext.vcsreplicator.words.wire import ID, names_of, read_connection, read_signed
 
-from ..delivery.destination import DeliveryOutcome, Destination, DestinationSettings, KeepingDestination
+from ..delivery.destination import DOWN, DeliveryOutcome, Destination, DestinationSettings, KeepingDestination
 from ..delivery.rejects import REJECTED, Rejects, judged
 from ..delivery.window import Delivery, Window
 from ..destinations.state import StateDatabase
 from ..messages.message import Message, messages
-from .condition import DestinationCondition
-from .orders import Orders
-from .reading import NoticeReader, describe_missing, group, has_records
+from .condition import OLDEST, WAITING, DestinationCondition
+from .orders import PAUSED, Orders
+from .position import StoredPosition
+from .reading import POSITION, NoticeReader, describe_missing, has_records
 from .requests import restore_requests
 from .settings import NotifierSettings
 
@@ -54,6 +55,12 @@ REPLAYED = Counter("vcsreplicator_notifier_replayed_messages", "Sent again on re
 logger = structlog.get_logger()
 
 
+def clear_gauges(name: str) -> None:
+    """Forget what only the notifier that delivers knows of a destination."""
+    for gauge in (DOWN, OLDEST, PAUSED, POSITION, WAITING):
+        gauge.remove(name)
+
+
 @dataclass(slots=True)
 class Courier:
     """One destination at work; `run` may be called again after it raised."""
@@ -69,12 +76,14 @@ class Courier:
     _reader: NoticeReader | None = None
     _failing_since: float | None = None
 
-    def run(self) -> None:
+    def run(self, position: StoredPosition) -> None:
         """Work until `stop` is set.
 
-        Raises BadConfig if the log is wrong, Unavailable if the log, the state or the destination is unavailable. A BadConfig of
-        the destination becomes Unavailable, so that it stops no other destination: it is reported and retried.
+        Raises Fenced if another notifier of the destination began, BadConfig if the log is wrong, Unavailable if the log, the state
+        or the destination is unavailable. A BadConfig of the destination becomes Unavailable, so that it stops no other
+        destination: it is reported and retried.
         """
+        position.check()
         try:
             missing = describe_missing(self.name, self.settings, self.log, self.notifier.state)
             if missing is not None and not has_records(self.name, self.log):
@@ -83,13 +92,13 @@ class Courier:
                 restore_requests(self.name, self.log, state)
             destination = self.settings.open(self.name, self.clock, self.log)
         except (BadConfig, Unavailable) as error:
-            self._report_trouble(error)
+            self._report_trouble(error, position)
             raise Unavailable(str(error)) from error
         self._failing_since = None
         with contextlib.ExitStack() as opened:
             opened.callback(destination.close)
             state = opened.enter_context(contextlib.closing(self._open_state()))
-            loop = _DeliveryLoop(self, destination, state, self._find_start(state))
+            loop = _DeliveryLoop(self, destination, state, position, self._find_start(state, position))
             opened.callback(loop.close)
             self._reader = loop.reader
             loop.work()
@@ -109,51 +118,53 @@ class Courier:
         except BadConfig as error:
             raise Unavailable(str(error)) from error
 
-    def _report_trouble(self, error: ReplicationError) -> None:
+    def _report_trouble(self, error: ReplicationError, position: StoredPosition) -> None:
         """Report a destination that cannot start, for monitoring and `destination list`."""
         self.started.set()
         with contextlib.closing(self._open_state()) as state:
-            stored, mark = self._find_position(state)
+            stored, mark = self._find_position(state, position)
             if stored is not None:  # Kafka forgets a position that is not stored for a week
-                self._store(stored, mark)
+                position.store(stored, mark)
             condition = DestinationCondition(self.name, self.log, state, self.clock, since=self._failing_since)
             self._failing_since = condition.record_outage(error)
             condition.report(Window(self.settings.patience), stored, mark)
 
-    def _find_start(self, state: StateDatabase) -> tuple[int, str | None]:
+    def _find_start(self, state: StateDatabase, position: StoredPosition) -> tuple[int, str | None]:
         """Return the position to begin at, and its mark; store them if they are new."""
-        position, mark = self._find_position(state)
-        if position is None:
+        stored, mark = self._find_position(state, position)
+        if stored is None:
             known = self.log.beginnings(NOTICES) if self.settings.start_at == "beginning" else self.log.ends(NOTICES)
-            position = known[0]
-            self._store(position, mark)
-        return position, mark
+            stored = known[0]
+            position.store(stored, mark)
+        return stored, mark
 
-    def _find_position(self, state: StateDatabase) -> tuple[int | None, str | None]:
+    def _find_position(self, state: StateDatabase, position: StoredPosition) -> tuple[int | None, str | None]:
         """Return the stored position and its mark, each None at the very first start.
 
         Kafka forgets them after a week without the notifier, and if the topic is deleted. Then the last report counts, and its
         position is stored again: some notices may repeat, and none is passed over.
         """
-        stored = self.log.stored(group(self.name), NOTICES).get(0)
+        stored, mark = position.read()
         if stored is not None:
-            return stored, self.log.metadata(group(self.name), NOTICES).get(0)
+            return stored, mark
         reported = state.conditions().get(self.name, {})
-        position, mark = reported.get("position"), reported.get("mark")
-        if position is not None:
-            logger.warning("the log lost the position", position=position, reason="the last reported one counts")
-            self._store(position, mark)
-        return position, mark
-
-    def _store(self, position: int, mark: str | None) -> None:
-        self.log.acknowledge(group(self.name), NOTICES, {0: position}, metadata={} if mark is None else {0: mark})
+        stored, mark = reported.get("position"), reported.get("mark")
+        if stored is not None:
+            logger.warning("the log lost the position", position=stored, reason="the last reported one counts")
+            position.store(stored, mark)
+        return stored, mark
 
 
 class _DeliveryLoop:
     """One destination at work, from its opening until it is closed."""
 
     def __init__(
-        self, courier: Courier, destination: Destination, state: StateDatabase, start: tuple[int, str | None]
+        self,
+        courier: Courier,
+        destination: Destination,
+        state: StateDatabase,
+        position: StoredPosition,
+        start: tuple[int, str | None],
     ) -> None:
         self.courier, self.destination, self.state = courier, destination, state
         self.name, self.clock, self.log = courier.name, courier.clock, courier.log
@@ -164,6 +175,7 @@ class _DeliveryLoop:
             self.log,
             self.clock,
             courier.chance,
+            position=position,
             start=start,
             window=self.window,
             rejects=self.rejects,
@@ -208,7 +220,7 @@ class _DeliveryLoop:
     def report(self) -> None:
         reader, replays = self.reader, self.orders.list_replays()
         place = self.window, reader.stored, reader.stored_mark, self.destination
-        self.condition.report(*place, replays=replays, rival=reader.rival)
+        self.condition.report(*place, replays=replays)
 
     def connect(self) -> None:
         """Connect, and record it if the destination answers.
@@ -268,7 +280,11 @@ class _DeliveryLoop:
         return [replace(message, connection=connection) for message in wanted]
 
     def begin(self) -> None:
-        """Submit due deliveries; wait a while if the destination takes nothing."""
+        """Submit due deliveries; wait a while if the destination takes nothing.
+
+        A notifier that was stopped for a while, and fenced, begins none.
+        """
+        self.reader.check_turn()
         due = self.window.next(self.clock.monotonic())
         for index, delivery in enumerate(due):
             if delivery.attempt > 1:

@@ -7,12 +7,10 @@ stored.
 """
 
 import hashlib
-import secrets
-import socket
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Self
 
 import structlog
@@ -23,7 +21,7 @@ from hgext.vcsreplicator.log.ownership import write_making
 from hgext.vcsreplicator.log.table import read_table
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Expired, MalformedEvent, ReplicationError, Rewound, Unavailable
-from hgext.vcsreplicator.words.records import DESTINATION_GROUP, UNREAD
+from hgext.vcsreplicator.words.records import UNREAD
 from hgext.vcsreplicator.words.retry import FAILOVER
 from hgext.vcsreplicator.words.shape import extensible, from_json, to_json
 
@@ -32,15 +30,10 @@ from ..delivery.destination import DATABASE_KEY, KeepingDestination, KeepingSett
 from ..delivery.rejects import Rejects
 from ..delivery.window import Window
 from ..destinations.state import StateDatabase
+from .position import StoredPosition, group
 
 # Seconds between two stored positions while messages are not settled.
 STORE_EVERY = 0.5
-
-# Seconds between two looks at who stored the position last, while it moves.
-LOOK_EVERY = 20.0
-
-# Seconds for which another notifier counts as there after it stored a position.
-RIVAL_FOR = 600.0
 
 # Records of one read: few, so that the destination does not lack work meanwhile.
 BATCH = 100
@@ -57,21 +50,15 @@ logger = structlog.get_logger()
 class NoticeMark:
     """The newest settled notice, stored with the position.
 
-    If another notice stands at its offset later, the log lost notices. `by` is the notifier that stored it, `ID@HOST`.
+    If another notice stands at its offset later, the log lost notices.
     """
 
     offset: int
     sha256: str
-    by: str | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, record: Record) -> Self:
         return cls(offset=record.offset, sha256=hashlib.sha256(record.value or b"").hexdigest())
-
-
-def group(name: str) -> str:
-    """Return the group whose stored position is the destination's."""
-    return f"{DESTINATION_GROUP}{name}"
 
 
 def describe_missing(name: str, settings: object, log: Log, state: str) -> str | None:
@@ -116,6 +103,7 @@ class NoticeReader:
         clock: Clock,
         chance: Callable[[], float],
         *,
+        position: StoredPosition,
         start: tuple[int, str | None],
         window: Window,
         rejects: Rejects,
@@ -124,21 +112,17 @@ class NoticeReader:
     ) -> None:
         self._name, self._log, self._clock, self._chance = name, log, clock, chance
         self._window, self._rejects, self._state = window, rejects, state
-        self._keeper = keeper
-        position, mark = start
-        self._read_to = position
+        self._position, self._keeper = position, keeper
+        self._read_to, mark = start
         self._taken: deque[NoticeMark] = deque()
-        self._settled = self._unproven = self._read_mark(position, mark)
-        begin = position if self._unproven is None else self._unproven.offset
+        self._settled = self._unproven = self._read_mark(self._read_to, mark)
+        begin = self._read_to if self._unproven is None else self._unproven.offset
         self._first_end = log.ends(NOTICES)[0]
         self._reader = log.reader({(NOTICES, 0): begin})
         self._untaken: deque[Record] = deque()
         self._stored_at = self._visited_at = float("-inf")
         self._failures, self._rests_until = 0, 0.0
         self.stored, self.stored_mark = self._read_to, mark
-        self._instance = f"{secrets.token_hex(8)}@{socket.gethostname()}"
-        self._rival, self._looked_at = "", clock.monotonic()
-        self._sighted_at = self._rival_at = float("-inf")
         self.skipped = state.skipped(name, self._read_to)
 
     def records(self, wait: float) -> Iterator[Record]:
@@ -163,6 +147,18 @@ class NoticeReader:
     def has_read_backlog(self) -> bool:
         """Return whether the window has got every notice that the log had at the start."""
         return not self._untaken and min(self._reader.positions().values()) >= self._first_end
+
+    def check_turn(self) -> None:
+        """Raise Fenced if another notifier took over.
+
+        What is in the window may be sent while the log does not answer.
+        """
+        if self.is_resting:
+            return
+        try:
+            self._position.check()
+        except Unavailable as error:
+            self.rest(error)
 
     def store_position(self, *, at_once: bool = False) -> None:
         """Store the position up to which everything is settled.
@@ -190,11 +186,9 @@ class NoticeReader:
             return
         while self._taken and self._taken[0].offset < position:
             self._settled = self._taken.popleft()
-        mark = None if self._settled is None else to_json(replace(self._settled, by=self._instance)).decode("ascii")
+        mark = None if self._settled is None else to_json(self._settled).decode("ascii")
         try:
-            self._look_for_rival(now)
-            metadata = {} if mark is None else {0: mark}
-            self._log.acknowledge(group(self._name), NOTICES, {0: position}, metadata=metadata)
+            self._position.store(position, mark)
         except Unavailable as error:
             self.rest(error)
             return
@@ -210,33 +204,6 @@ class NoticeReader:
         if self._untaken or position < self._read_to:
             return position
         return max(position, self._reader.positions()[NOTICES, 0])
-
-    @property
-    def rival(self) -> str | None:
-        """The other notifier that stored the position lately, `ID@HOST`."""
-        return self._rival if self._clock.monotonic() - self._rival_at < RIVAL_FOR else None
-
-    def _look_for_rival(self, now: float) -> None:
-        """Look whether another notifier has stored the position since this one did.
-
-        Two notifiers with a state of their own deliver all messages twice, and nothing else shows it.
-        """
-        if self._stored_at == float("-inf") or now - self._looked_at < LOOK_EVERY:
-            return
-        self._looked_at = now
-        try:
-            found = from_json(NoticeMark, self._log.metadata(group(self._name), NOTICES).get(0, "").encode())
-        except MalformedEvent:
-            return
-        if found.by in (None, self._instance):
-            return
-        # The first time it may be this notifier before its restart: the log came back with older positions.
-        is_second_time, self._sighted_at = now - self._sighted_at < RIVAL_FOR, now
-        if not is_second_time:
-            return
-        if self.rival is None:
-            logger.error("a second notifier delivers too", instance=found.by)
-        self._rival, self._rival_at = found.by or "", now
 
     @property
     def is_resting(self) -> bool:
@@ -326,7 +293,7 @@ class NoticeReader:
         )
         self._rejects.keep(reason, b"", self._read_to, None, is_counted=False)
         logger.error("log lost records", reason=reason)
-        self._log.acknowledge(group(self._name), NOTICES, {0: beginning})
+        self._position.store(beginning)
         self._window.go_back(beginning)
         self._taken.clear()
         self._settled = None

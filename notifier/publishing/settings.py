@@ -5,6 +5,7 @@
 
 [notifier]
 state = "/var/lib/vcsreplicator/notifier.db"    requests of operators and their results
+takeover-after = 10                             seconds of another notifier's silence
 
 [notifier.pulse-v2]
 type = "pulse"                                  which destination; the other keys are its own (docs/destinations.md)
@@ -13,12 +14,13 @@ type = "pulse"                                  which destination; the other key
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, cast
 from urllib.parse import unquote
 
 from hgext.vcsreplicator.words import shape
 from hgext.vcsreplicator.words.errors import BadConfig, MalformedEvent, quote_value
+from hgext.vcsreplicator.words.shape import Seconds, within
 
 from ..delivery.destination import DESTINATIONS, DestinationSettings, check_common, settings_class
 from ..messages.public import PublicSettings
@@ -29,28 +31,41 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,60}\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotifierSettings:
-    """`destinations` by name, `public`, and the path of the `state` database."""
+class _OwnKeys:
+    """The keys of `[notifier]` itself."""
+
+    state: str = DEFAULT_STATE
+    takeover_after: Seconds = 10.0
+
+    def __post_init__(self) -> None:
+        shape.absolute(self, "state")
+        within(self, takeover_after=(0.01, 3600))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotifierSettings(_OwnKeys):
+    """`destinations` by name, `public`, and the path of the `state` database.
+
+    A notifier that stands by takes over after `takeover_after` seconds without a heartbeat, and at least twice their interval.
+    """
 
     public: PublicSettings
     destinations: Mapping[str, DestinationSettings]
-    state: str = DEFAULT_STATE
 
 
 def read(tables: Mapping[str, Any], file: str) -> NotifierSettings:
     """Read the tables `public` and `notifier`; BadConfig names the file and the key."""
     section = dict(_require_mapping(tables.get("notifier", {}), f"{file}: notifier"))
-    state = section.pop("state", DEFAULT_STATE)
-    if not isinstance(state, str) or not os.path.isabs(state):
-        raise BadConfig(f"{file}: notifier.state: expected an absolute path, got {quote_value(state)}")
+    keys = {shape.hyphened(member.name) for member in fields(_OwnKeys)} & section.keys()
+    own = _read_section(_OwnKeys, {key: section.pop(key) for key in keys}, f"{file}: notifier")
     if "public" not in tables:
         raise BadConfig(
             f"{file}: section [public] is missing: it says which repositories may be announced, and their URLs"
         )
     public = _read_section(PublicSettings, tables["public"], f"{file}: public")
-    found = {name: _read_destination(name, table, tables, file, state) for name, table in section.items()}
-    _check_files(found, state, str(tables.get("log", "")), file)
-    return NotifierSettings(public=public, destinations=found, state=state)
+    found = {name: _read_destination(name, table, tables, file, own.state) for name, table in section.items()}
+    _check_files(found, own.state, str(tables.get("log", "")), file)
+    return NotifierSettings(public=public, destinations=found, **asdict(own))
 
 
 def check_secrets(settings: NotifierSettings, file: str) -> None:

@@ -32,7 +32,7 @@ from notifier.destinations.webhook.destination import WebhookSettings
 from notifier.destinations.webhook.subscription import Order, Subscription
 from notifier.messages.public import PublicSettings
 from notifier.publishing import publisher
-from notifier.publishing.reading import group
+from notifier.publishing.position import group
 from notifier.publishing.settings import NotifierSettings
 from testing.bench.measure import Row
 from testing.bench.stub_cloud import stub_cloud

@@ -72,8 +72,9 @@ def test_records_of_others_do_not_delay_a_turn(following: Following) -> None:
 def test_a_standby_hears_what_it_has_not_read_before_it_takes_over(following: Following) -> None:
     """As when the log shows the records late, or many came while this process was stopped."""
     following.clock.advance(PATIENCE)
-    following.log.append([NewRecord(topic=SERVICES, key=THIRD, value=b"")] * 600)
+    following.log.append([NewRecord(topic=SERVICES, key=f"{THIRD}{number}", value=b"") for number in range(600)])
     assert following.find_turns(0.0, says="x y") == []
+    assert following.find_turns(0.0) == []
     assert following.find_turns(PATIENCE - 1.0) == []
 
 

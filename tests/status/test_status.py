@@ -11,8 +11,8 @@ from hgext.vcsreplicator.log import ACKS, NOTICES, ROSTER, SERVICES, STATE, NewR
 from hgext.vcsreplicator.log.reports import INTERVAL
 from hgext.vcsreplicator.status.findings import Expectations, findings
 from hgext.vcsreplicator.status.follower import Follower, look_at_destinations
+from hgext.vcsreplicator.status.summary import list_services
 from hgext.vcsreplicator.words.records import (
-    AGGREGATOR_KEY,
     AggregatorHeartbeat,
     MirrorHeartbeat,
     ServiceReport,
@@ -260,17 +260,42 @@ def test_a_destination_that_stops_reporting_is_critical_since_then(
     assert installation.found(destinations=()) == [], "one that the configuration does not name may stop"
 
 
-def test_an_aggregator_that_no_longer_stands_by_is_named(installation: Installation) -> None:
+@pytest.mark.parametrize("kind", ["aggregator", "notifier"])
+def test_a_process_that_no_longer_stands_by_is_named(installation: Installation, kind: str) -> None:
+    def report(host: str, *works: str) -> None:
+        is_standby = not works
+        made = ServiceReport(time=installation.clock.now(), version="1", is_standby=is_standby, works=works)
+        installation.write(SERVICES, f"{kind} {host}", made)
+
     installation.ack(3)
-    spare = ServiceReport(time=installation.clock.now(), version="1", is_standby=True)
-    installation.log.append([NewRecord(topic=SERVICES, key=f"{AGGREGATOR_KEY}spare", value=to_json(spare))])
+    report("first", "lines")
+    report("spare")
     assert installation.found() == []
-    [(level, text)] = installation.found(after=61.0)
+    installation.clock.advance(61.0)
+    report("first", "lines")
+    [(level, text)] = installation.found()
     assert level == 1
-    assert text.startswith("the aggregator on spare has sent no heartbeat for 61 s, since ")
-    assert text.endswith("UTC and does not stand by; start it there: systemctl start vcsreplicator-aggregator")
-    installation.log.append([NewRecord(topic=SERVICES, key=f"{AGGREGATOR_KEY}spare", value=None)])
+    assert text.startswith(f"the {kind} on spare has sent no heartbeat for 61 s, since ")
+    assert text.endswith(f"UTC and does not stand by; start it there: systemctl start vcsreplicator-{kind}")
+    titles = [line.title for line in list_services(installation.picture(), None)]
+    assert {f"{kind} first (active)", f"{kind} spare (standby)"} <= set(titles)
+    installation.log.append([NewRecord(topic=SERVICES, key=f"{kind} spare", value=None)])
     assert installation.found() == []
+
+
+def test_a_notifier_without_a_standby_is_missed_through_its_destinations(installation: Installation) -> None:
+    installation.ack(3)
+    for host, name in (("first", "lines"), ("other", "hooks")):
+        made = ServiceReport(time=installation.clock.now(), version="1", works=(name,))
+        installation.write(SERVICES, f"notifier {host}", made)
+    installation.picture()
+    installation.reporting.clear()
+    installation.clock.advance(61.0)
+    made = ServiceReport(time=installation.clock.now(), version="1", works=("hooks",))
+    installation.write(SERVICES, "notifier other", made)
+    [(level, text)] = installation.found()
+    assert level == 2
+    assert text.startswith("destination lines has sent no heartbeat for 61 s")
 
 
 def test_a_service_is_not_silent_before_its_next_report_is_due(

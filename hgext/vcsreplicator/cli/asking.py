@@ -42,7 +42,7 @@ def expect(config: Config, **limits: Any) -> Expectations:
     """Return the services that the file names; `limits` are the other members."""
     relay, names = relay_of(config), None
     if "notifier" in config.tables:
-        names = tuple(name for name in config.names("notifier") if name != "state")
+        names = tuple(config.names("notifier"))
     mirrors = tuple(config.names("mirror")) if "mirror" in config.tables else ()
     return Expectations(destinations=names, relay=relay.source if relay else None, mirrors=mirrors, **limits)
 

@@ -93,7 +93,9 @@ def _status_page(log: Log) -> Callable[[], Mapping[str, object]]:
 @click.command()
 @with_config
 def notifier(config: Config) -> None:
-    """Run the notifier: deliver notices to each destination independently."""
+    """Run the notifier: deliver notices to each destination independently.
+
+    While another notifier delivers to a destination, it stands by, and takes over once that one ends or is silent."""
     from notifier.publishing import publisher, settings
 
     found = settings.read(config.tables, config.file)

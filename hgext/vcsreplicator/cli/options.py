@@ -76,7 +76,7 @@ def _name_destinations(config: Config, kind: str | None = None) -> list[str]:
     return [
         name
         for name, table in config.tables["notifier"].items()
-        if name != "state" and (kind is None or table["type"] == kind)
+        if isinstance(table, Mapping) and (kind is None or table["type"] == kind)
     ]
 
 

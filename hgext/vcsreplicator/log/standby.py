@@ -78,10 +78,11 @@ class StandbyReader:
     def find_turns(self) -> list[str]:
         """Return the names that this process may take over, if heartbeats do not come.
 
-        Waits for heartbeats for up to POLL seconds. Those names are followed no longer. Raises Unavailable and Expired: make
-        another reader then, so that silence counts from its beginning.
+        Waits for heartbeats for up to POLL seconds, if it knows of no turn. Those names are followed no longer. Raises Unavailable
+        and Expired: make another reader then, so that silence counts from its beginning.
         """
-        records = self._reader.poll(min(POLL, self._patience))
+        is_known = not all(rival.works for rival in self.rivals.values())
+        records = self._reader.poll(0.0 if is_known else min(POLL, self._patience))
         now = self._clock.monotonic()
         for record in records:
             for sign in self._read_signs(record):
@@ -91,7 +92,7 @@ class StandbyReader:
         turns = turns or self._find_lost(now)
         for name, reason in turns.items():
             del self.rivals[name]
-            logger.warning("taking over", what=name, reason=reason)
+            logger.info("taking over", what=name, reason=reason)
         return list(turns)
 
     def _find_lost(self, now: float) -> dict[str, str]:
@@ -118,8 +119,8 @@ class StandbyReader:
 class Presence:
     """Reports, in a thread, that this process runs, and on what it works.
 
-    It does so every `interval` seconds and after each change. It withdraws that at a stop, not at a failure. Of two processes on
-    one host the log has the report of either.
+    It does so every `interval` seconds while it works, otherwise every INTERVAL, and after each change. It withdraws that at a
+    stop, not at a failure. Of two processes on one host the log has the report of either.
     """
 
     def __init__(self, log: Log, key: str, instance: str, clock: Clock, *, interval: float = INTERVAL) -> None:
@@ -150,7 +151,7 @@ class Presence:
     def _run(self) -> None:
         while not self._ended.is_set():
             self._append(self._describe())
-            self._changed.wait(self._interval)
+            self._changed.wait(self._interval if self._works else INTERVAL)
             self._changed.clear()
 
     def _describe(self) -> bytes:

@@ -11,6 +11,7 @@ from ..words.records import (
     AGGREGATOR_KEY,
     DESTINATION_GROUP,
     DESTINATION_KEY,
+    NOTIFIER_KEY,
     RELAY_KEY,
     ServiceReport,
     ServiceTrouble,
@@ -160,8 +161,8 @@ def _find_reported(picture: Picture, now: float, wanted: Expectations) -> list[F
     for service in list_watched(picture, wanted):
         report, silence = picture.reports.get(service), _measure_silence(picture, service, now)
         if _is_silent(silence, wanted):
-            if service.startswith(AGGREGATOR_KEY):
-                found += _find_lost_standby(picture, service, now)
+            if service.startswith((AGGREGATOR_KEY, NOTIFIER_KEY)):
+                found += _find_lost_standby(picture, service, now, wanted)
             elif service in expected or silence < FORGOTTEN:
                 symptom = _describe_silence(picture.seen(service) if report else None, now)
                 if report is None and _has_worked(picture, service):
@@ -187,16 +188,19 @@ def _find_reported(picture: Picture, now: float, wanted: Expectations) -> list[F
     return found
 
 
-def _find_lost_standby(picture: Picture, service: str, now: float) -> Iterator[Finding]:
-    """Find an aggregator that no longer stands by, while another one works.
+def _find_lost_standby(picture: Picture, service: str, now: float, wanted: Expectations) -> Iterator[Finding]:
+    """Find an aggregator or notifier that no longer stands by, while others work.
 
-    At a stop it withdraws its report.
+    These work on all that it did, if it worked. At a stop it withdraws its report.
     """
-    if picture.silence(service, now) < FORGOTTEN and picture.silence(AGGREGATOR, now) <= 30:
+    kind, _, host = service.partition(" ")
+    others = {name: report for name, report in picture.reports.items() if name.startswith(f"{kind} ")}
+    running = [report for name, report in others.items() if not _is_silent(picture.silence(name, now), wanted)]
+    works = {each for report in running for each in report.works}
+    if running and picture.silence(service, now) < FORGOTTEN and works.issuperset(others[service].works):
         symptom = _describe_silence(picture.seen(service), now)
-        host = service.removeprefix(AGGREGATOR_KEY)
-        command = f"{START}aggregator"
-        text = f"the aggregator on {host} {symptom} and does not stand by; start it there: {command}"
+        command = f"{START}{kind}"
+        text = f"the {kind} on {host} {symptom} and does not stand by; start it there: {command}"
         yield Finding(level=Severity.WARNING, text=text, command=command, entry=DOWN)
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ..words.records import AGGREGATOR, AGGREGATOR_KEY, DESTINATION_KEY, RELAY_KEY
+from ..words.records import AGGREGATOR, AGGREGATOR_KEY, DESTINATION_KEY, NOTIFIER_KEY, RELAY_KEY
 from ..words.shape import Count, Time
 from . import MirrorLags, Picture, count_unapplied
 from .findings import FORGOTTEN, REPORTED_WITHIN, Expectations, find_all_notes, find_recent, findings, list_watched
@@ -36,10 +36,10 @@ class MirrorLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceLine:
-    """A relay, a destination or an aggregator's process, by its key in `services`.
+    """A relay, a destination, an aggregator or a notifier, by its key in `services`.
 
-    `oldest` is when the first notice that it lacks was written, `seen` when it reported last; `standby` whether an aggregator's
-    process stands by for another, None for other services.
+    `oldest` is when the first notice that it lacks was written, `seen` when it reported last; `standby` whether an aggregator or
+    notifier only stands by for others, None for other services.
     """
 
     name: str
@@ -51,7 +51,7 @@ class ServiceLine:
 
     @property
     def title(self) -> str:
-        """The name, and what an aggregator's process does."""
+        """The name, and whether an aggregator or notifier works."""
         if self.standby is None:
             return self.name
         return f"{self.name} (standby)" if self.standby else f"{self.name} (active)"
@@ -216,5 +216,5 @@ def list_services(picture: Picture, relay: str | None) -> Iterator[ServiceLine]:
             oldest=picture.oldest.get(destination),
             seen=picture.seen(name) if report else None,
             troubles=tuple(trouble.text for trouble in report.troubles) if report else (),
-            standby=report.is_standby if report and name.startswith(AGGREGATOR_KEY) else None,
+            standby=report.is_standby if report and name.startswith((AGGREGATOR_KEY, NOTIFIER_KEY)) else None,
         )

@@ -16,7 +16,7 @@ from hgext.vcsreplicator.log import NOTICES
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.service import stop_on_signals
 from notifier.publishing import publisher, settings
-from notifier.publishing.reading import group
+from notifier.publishing.position import group
 
 
 def main() -> None:

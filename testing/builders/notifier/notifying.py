@@ -25,7 +25,7 @@ from notifier.destinations.state import Kind, StateDatabase
 from notifier.messages.message import Message
 from notifier.messages.public import PublicSettings
 from notifier.publishing import publisher
-from notifier.publishing.reading import group
+from notifier.publishing.position import group
 from notifier.publishing.settings import NotifierSettings
 from testing.waiting import PATIENCE, eventually
 
@@ -58,10 +58,13 @@ PUBLIC = PublicSettings(urls={"": "https://hg.example/"}, ignore=("private/",))
 
 
 class Notifier:
-    """Destinations at work; `stop` drains them, and it may be started again."""
+    """Destinations at work; `stop` drains them, and it may be started again.
 
-    def __init__(self, log: Log, folder: Path) -> None:
-        self.log, self.folder = log, folder
+    Another one beside it needs a `host` and an `instance` of its own.
+    """
+
+    def __init__(self, log: Log, folder: Path, *, host: str = "here", instance: str | None = None) -> None:
+        self.log, self.folder, self._host, self._instance = log, folder, host, instance
         self.state = StateDatabase(str(folder / "notifier.db"))
         self.error: BaseException | None = None
         self._stop = threading.Event()
@@ -81,7 +84,9 @@ class Notifier:
 
     def _run(self, settings: NotifierSettings, ready: threading.Event) -> None:
         try:
-            publisher.run(settings, self.log, stop=self._stop, ready=ready.set)
+            publisher.run(
+                settings, self.log, stop=self._stop, ready=ready.set, host=self._host, instance=self._instance
+            )
         except BaseException as error:
             self.error = error
         finally:

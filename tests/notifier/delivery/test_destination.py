@@ -17,11 +17,13 @@ from prometheus_client import REGISTRY
 
 from hgext.vcsreplicator.keys.pairs import make_key
 from hgext.vcsreplicator.keys.signed import check_notice, sign_notice
-from hgext.vcsreplicator.log import NOTICES, Log
+from hgext.vcsreplicator.log import NOTICES, SERVICES, Log
 from hgext.vcsreplicator.log import NewRecord as LogMessage
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.log.table import read_table
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.words.records import NOTIFIER_KEY
 from hgext.vcsreplicator.words.shape import to_json
 from notifier.clients.database import NOWHERE
 from notifier.delivery.destination import DeliveryThreads
@@ -305,6 +307,28 @@ def test_sigterm_drains_within_a_bound(log: Log, receiver: Receiver, tmp_path: P
     if not isinstance(receiver, WebhookReceiver):
         arrived = len(set(eventually(receiver.told)))
         assert arrived >= position - log.beginnings(NOTICES)[0]
+
+
+def test_a_notice_after_a_kill_comes_once_through_the_standby(log: Log, tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("first", "second")]
+    for folder in folders:
+        folder.mkdir()
+    first, second = map(LinesReceiver, folders)
+    commands = [
+        argv(write_tables(folder, each), tmp_path) for folder, each in zip(folders, (first, second), strict=True)
+    ]
+    with running(commands[0]) as active:
+        publish_pushes(log, "x", 1, 5)
+        eventually(lambda: log.stored("notifier-it", NOTICES) == log.ends(NOTICES))
+        with running(commands[1]):
+            eventually(lambda: len([key for _, key in read_table(log, SERVICES).records if NOTIFIER_KEY in key]) == 2)
+            publish_pushes(log, "x", 6, 6)
+            eventually(lambda: log.stored("notifier-it", NOTICES) == log.ends(NOTICES))
+            active.kill()
+            active.wait()
+            publish_pushes(log, "x", 7, 9)
+            eventually(lambda: log.stored("notifier-it", NOTICES) == log.ends(NOTICES))
+    assert (of("x", first.told()), of("x", second.told())) == ([1, 2, 3, 4, 5, 6], [7, 8, 9])
 
 
 def kill_points(steps: PythonSteps, command: list[str], every: int) -> list[int]:

@@ -18,7 +18,7 @@ from prometheus_client import REGISTRY
 from hgext.vcsreplicator.log import ERRORS, NOTICES, NOTIFIER, SERVICES, NewRecord, Record
 from hgext.vcsreplicator.log import Log as AnyLog
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.words.errors import BadConfig, Expired, Rejected, ReplicationError, Unavailable
+from hgext.vcsreplicator.words.errors import BadConfig, Expired, Fenced, Rejected, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.records import ErrorRecord, Notice, ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.retry import RECONNECT
 from hgext.vcsreplicator.words.shape import from_json, to_json
@@ -31,11 +31,12 @@ from notifier.messages.message import Message
 from notifier.publishing import courier, orders, reading
 from notifier.publishing.condition import REPORT_INTERVAL
 from notifier.publishing.courier import Courier, _DeliveryLoop
-from notifier.publishing.reading import NoticeMark, group
+from notifier.publishing.position import CHECK_EVERY, StoredPosition, group
+from notifier.publishing.reading import NoticeMark
 from notifier.publishing.requests import restore_requests
 from notifier.publishing.settings import NotifierSettings
 from testing.builders.log.log_storage import kafka_storage
-from testing.builders.log.memorylog import MemoryLog, MemoryReader
+from testing.builders.log.memorylog import MemoryLog, MemoryReader, MemoryTransactor
 from testing.builders.notifier.notices import a_notice, an_event, publish_pushes, with_topics
 from testing.builders.notifier.notifying import PUBLIC, Scripted
 from testing.clock import HandClock
@@ -98,7 +99,9 @@ class Turns:
 
     def begin(self) -> _DeliveryLoop:
         """As after a restart."""
-        return _DeliveryLoop(self.courier, self.destination, self.state, self.courier._find_start(self.state))
+        self.stored = StoredPosition("it", self.courier.log, self.clock)
+        start = self.courier._find_start(self.state, self.stored)
+        return _DeliveryLoop(self.courier, self.destination, self.state, self.stored, start)
 
     def take(self, turns: int = 1) -> None:
         for _ in range(turns):
@@ -126,7 +129,7 @@ def turns(tmp_path: Path) -> Iterator[Turns]:
 
 def test_counters_of_a_destination_begin_at_zero_for_alerts(turns: Turns) -> None:
     turns.courier.name = "never seen before"
-    _DeliveryLoop(turns.courier, turns.destination, turns.state, (0, None))
+    _DeliveryLoop(turns.courier, turns.destination, turns.state, turns.stored, (0, None))
     for counter in ("delivered_messages", "failed_attempts", "rejected_messages"):
         name = f"vcsreplicator_notifier_{counter}_total"
         assert REGISTRY.get_sample_value(name, {"destination": "never seen before"}) == 0.0
@@ -568,7 +571,7 @@ def test_the_newest_settled_notices_note_is_kept_without_a_start(turns: Turns) -
     publish_pushes(turns.log, "x", 1, 3)
     turns.take(8)
     before = turns.log.metadata(group("it"), NOTICES)
-    turns.courier._report_trouble(Unavailable("away"))
+    turns.courier._report_trouble(Unavailable("away"), turns.stored)
     assert turns.log.metadata(group("it"), NOTICES) == before != {}
 
 
@@ -611,7 +614,7 @@ def test_a_destination_that_cannot_start_keeps_its_lost_position(turns: Turns) -
     publish_pushes(turns.log, "x", 1, 3)
     turns.take(8)
     stop_and_lose_position(turns)
-    turns.courier._report_trouble(Unavailable("away"))
+    turns.courier._report_trouble(Unavailable("away"), turns.stored)
     turns.log.forget(group("it"), NOTICES)
     publish_pushes(turns.log, "x", 4, 5)
     turns.loop = turns.begin()
@@ -879,13 +882,13 @@ def test_skip_of_a_message_that_was_skipped_already_is_done(turns: Turns) -> Non
 def test_a_log_that_took_no_position_is_asked_again_at_the_end(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
 
-    def acknowledge(log: Log, *rest: Any, **more: Any) -> None:
+    def refuse(log: Log, *rest: Any) -> None:
         asked.append(turns.clock.monotonic())
         raise Unavailable("no answer")
 
     publish_pushes(turns.log, "x", 1, 1)
     with monkeypatch.context() as patch:
-        patch.setattr(Log, "acknowledge", acknowledge)
+        patch.setattr(Log, "commit", refuse)
         turns.take()
         for _ in range(5):
             turns.loop.reader.store_position()
@@ -992,7 +995,7 @@ def test_what_an_operator_must_correct_is_reported_as_lasting(
 
     monkeypatch.setattr(Scripted, "open", fail)
     with pytest.raises(Unavailable):
-        turns.courier.run()
+        turns.courier.run(turns.stored)
     text = f"destination it is failing: {error}; see: vcsreplicator destination list"
     assert reported(turns) == [(text, is_permanent)]
 
@@ -1040,7 +1043,7 @@ def test_a_destination_goes_back_when_a_broker_came_back_older(
                     assert places == [(0, place), (0, place + 1)]
                 aggregator.close()
             turns.loop = turns.begin()
-            turns.clock.advance(reading.LOOK_EVERY)
+            turns.clock.advance(CHECK_EVERY)
             eventually(lambda: turns.take() or turns.destination.told("y") == [1, 2, 3, 4])
             turns.loop.close()
 
@@ -1152,54 +1155,78 @@ def reported_troubles(turns: Turns) -> list[str]:
     return [trouble.text for trouble in from_json(ServiceReport, newest.value or b"").troubles]
 
 
-def test_two_notifiers_of_a_destination_name_each_other(turns: Turns, tmp_path: Path) -> None:
-    second = Turns(tmp_path / "elsewhere", Scripted(), turns.log)
-    second.log = turns.log
-    for number in range(1, 61):
-        publish_pushes(turns.log, "x", number, number)
-        turns.take()
-        second.take()
-    for each in (turns, second):
-        [named] = reported_troubles(each)
-        assert named.startswith("destination it has a second notifier, on ")
-    second.state.close()
-    turns.clock.advance(reading.RIVAL_FOR)
-    for number in (61, 62):
-        publish_pushes(turns.log, "x", number, number)
-        turns.take(30)
-    turns.clock.advance(reading.RIVAL_FOR)
-    assert reported_troubles(turns) == []
-
-
-def test_a_former_position_that_comes_back_names_no_second_notifier(turns: Turns) -> None:
-    group = reading.group("it")
+def test_of_two_notifiers_the_older_sends_nothing_and_moves_no_position(turns: Turns, tmp_path: Path) -> None:
+    """As one that was stopped for a while, and goes on."""
     publish_pushes(turns.log, "x", 1, 1)
     turns.take()
-    former = turns.log.metadata(group, NOTICES)
-    turns.loop = turns.begin()
-    for number in range(2, 6):
-        publish_pushes(turns.log, "x", number, number)
-        turns.clock.advance(reading.LOOK_EVERY)
+    second = Turns(tmp_path / "elsewhere", Scripted(), turns.log)
+    second.log = turns.log
+    publish_pushes(turns.log, "x", 2, 3)
+    turns.clock.advance(CHECK_EVERY)
+    with pytest.raises(Fenced):
         turns.take()
-        if number == 3:
-            turns.log.acknowledge(group, NOTICES, {0: 1}, metadata=former)
-    assert turns.log.metadata(group, NOTICES) != former
-    assert reported_troubles(turns) == []
+    second.take(2)
+    assert (turns.destination.told("x"), second.destination.told("x")) == ([1], [2, 3])
+    with pytest.raises(Fenced):
+        turns.stored.store(1, None)
+    assert turns.position == 3
+    second.state.close()
 
 
-def test_a_notifier_alone_is_no_second_one_after_lost_answers(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
-    def acknowledge(log: Log, *rest: Any, **more: Any) -> None:
-        MemoryLog.acknowledge(log, *rest, **more)
+def test_a_destination_that_never_began_finds_itself_fenced(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> Scripted:
+        raise Unavailable("no route")
+
+    monkeypatch.setattr(Scripted, "open", refuse)
+    turns.log.forget(group("it"), NOTICES)
+    StoredPosition("it", turns.log, turns.clock)
+    with pytest.raises(Unavailable):
+        turns.courier.run(turns.stored)
+    turns.clock.advance(CHECK_EVERY)
+    with pytest.raises(Fenced):
+        turns.courier.run(turns.stored)
+
+
+def test_what_is_in_the_window_is_sent_while_the_log_does_not_answer(
+    turns: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(log: Log, *rest: Any) -> None:
         raise Unavailable("no answer")
 
-    for number in range(1, 61):
-        with monkeypatch.context() as patch:
-            if number % 3:
-                patch.setattr(Log, "acknowledge", acknowledge)
-            publish_pushes(turns.log, "x", number, number)
-            turns.take()
-        if number == 30:
-            turns.loop = turns.begin()
-            turns.clock.advance(reading.LOOK_EVERY)
-    assert turns.position == 60
-    assert reported_troubles(turns) == []
+    turns.destination.down = Unavailable("no route")
+    publish_pushes(turns.log, "x", 1, 2)
+    turns.take()
+    monkeypatch.setattr(Log, "commit", refuse)
+    turns.destination.down = None
+    turns.clock.advance(CHECK_EVERY)
+    turns.take(10)
+    assert turns.destination.told("x") == [1, 2]
+    assert turns.position == 0
+
+
+def test_a_position_whose_storing_is_unclear_is_stored_again(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+    renewed: list[object] = []
+    monkeypatch.setattr(MemoryTransactor, "renew", lambda transactor: renewed.append(transactor))
+    turns.log.fail_commits = [True, False]
+    for number in range(1, 4):
+        publish_pushes(turns.log, "x", number, number)
+        turns.take(3)
+    assert turns.position == 3
+    assert turns.destination.told("x") == [1, 2, 3]
+    assert len(renewed) == 2, "without it, a transactor of Kafka commits nothing any more"
+
+
+def test_a_batch_of_notices_costs_a_single_transaction(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+    commits: list[object] = []
+
+    def count(log: Log, *rest: Any) -> list[tuple[int, int]]:
+        commits.append(rest)
+        return MemoryLog.commit(log, *rest)
+
+    monkeypatch.setattr(Log, "commit", count)
+    for number in range(3 * reading.BATCH):
+        publish_pushes(turns.log, f"x{number}", 1, 1)
+    turns.clock.advance(CHECK_EVERY)
+    turns.take(4)
+    assert len(turns.destination.got) == turns.position == 3 * reading.BATCH
+    assert len(commits) == 4, "one asks whether it is fenced, and one for each batch stores the position"

@@ -11,20 +11,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from hgext.vcsreplicator.log import ERRORS, NOTICES, Log, topics
+from hgext.vcsreplicator.log import ERRORS, NOTICES, SERVICES, Log, topics
 from hgext.vcsreplicator.log import NewRecord as LogMessage
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.words.clock import Clock
+from hgext.vcsreplicator.log.table import read_table
+from hgext.vcsreplicator.words.clock import Clock, SystemClock
 from hgext.vcsreplicator.words.errors import BadConfig, Rejected, Unavailable
 from hgext.vcsreplicator.words.event import Type
+from hgext.vcsreplicator.words.records import NOTIFIER_KEY, ServiceReport
+from hgext.vcsreplicator.words.shape import from_json
 from notifier.clients.secret import Secret
 from notifier.delivery.destination import DOWN
 from notifier.destinations.pulse.destination import PulseSettings
 from notifier.destinations.state import Kind
 from notifier.messages.message import Message
-from notifier.publishing.reading import group
+from notifier.publishing import publisher
+from notifier.publishing.position import StoredPosition, group
 from notifier.publishing.settings import read
 from testing.builders.certificates import certificate
 from testing.builders.notifier.notices import a_notice, an_event, identifier, publish, publish_pushes
@@ -32,6 +37,9 @@ from testing.builders.notifier.notifying import FAST, Notifier, Scripted
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
+
+# A process of a machine that is not this one.
+OTHER = "00000000-0000-0000-0000-000000000000/4026531836/17/99"
 
 
 def message_id(path: str, seq: int, stream: str = "changegroup.1") -> str:
@@ -293,11 +301,97 @@ def test_a_position_that_does_not_move_is_stored_again_in_time(
 ) -> None:
     monkeypatch.setattr("notifier.publishing.reading.RENEW_EVERY", 0.05)
     stored: list[object] = []
-    acknowledge = log.acknowledge
-    monkeypatch.setattr(log, "acknowledge", lambda *args, **more: (stored.append(args), acknowledge(*args, **more)))
+    store = StoredPosition.store
+
+    def note(position: StoredPosition, *what: Any) -> None:
+        stored.append(what)
+        store(position, *what)
+
+    monkeypatch.setattr(StoredPosition, "store", note)
     notifier.start(it=Scripted())
     eventually(lambda: len(stored) > 3)
-    assert set(map(str, stored)) == {str(("notifier-it", NOTICES, {0: 0}))}
+    assert set(stored) == {(0, None)}
+    assert notifier.position("it") == 0
+
+
+def test_a_second_notifier_delivers_once_the_first_ends(log: Log, notifier: Notifier, tmp_path: Path) -> None:
+    first, second = Scripted(), Scripted()
+    notifier.start(it=first)
+    other = Notifier(log, tmp_path / "other", host="other", instance=OTHER)
+    with closing(other.state):
+        other.start(it=second)
+        publish_pushes(log, "x", 1, 3)
+        notifier.settled("it")
+        notifier.stop()
+        publish_pushes(log, "x", 4, 6)
+        other.settled("it")
+        notifier.start(it=first)
+        publish_pushes(log, "x", 7, 9)
+        other.settled("it")
+        other.stop()
+    assert (first.told("x"), second.told("x")) == ([1, 2, 3], [4, 5, 6, 7, 8, 9])
+
+
+def test_notifiers_of_different_destinations_all_deliver(log: Log, notifier: Notifier, tmp_path: Path) -> None:
+    first, second, shared = Scripted(), Scripted(), Scripted()
+    notifier.start(first=first, shared=shared)
+    other = Notifier(log, tmp_path / "other", host="other", instance=OTHER)
+    with closing(other.state):
+        other.start(second=second, shared=Scripted(down=Unavailable("never tried")))
+        publish_pushes(log, "x", 1, 3)
+        for name in ("first", "second", "shared"):
+            notifier.settled(name)
+        assert presence(log) == {"notifier here": ("first", "shared"), "notifier other": ("second",)}
+        other.stop()
+    assert first.told("x") == second.told("x") == shared.told("x") == [1, 2, 3]
+
+
+def test_a_notifier_that_is_fenced_stands_by_and_shows_no_condition(log: Log, notifier: Notifier) -> None:
+    destination, kept = Scripted(), Scripted()
+    notifier.start(it=destination, kept=kept)
+    eventually(lambda: REGISTRY.get_sample_value("vcsreplicator_notifier_active", {"destination": "it"}) == 1)
+    publish_pushes(log, "x", 1, 1)
+    eventually(lambda: REGISTRY.get_sample_value("vcsreplicator_notifier_position_offset", {"destination": "it"}) == 1)
+    newer = StoredPosition("it", log, SystemClock())
+    publish_pushes(log, "x", 2, 3)
+    eventually(lambda: REGISTRY.get_sample_value("vcsreplicator_notifier_active", {"destination": "it"}) == 0)
+    notifier.settled("kept")
+    assert REGISTRY.get_sample_value("vcsreplicator_notifier_position_offset", {"destination": "it"}) is None
+    assert presence(log) == {"notifier here": ("kept",)}
+    newer.store(1, None)
+    assert notifier.error is None
+
+
+def test_a_destination_that_cannot_begin_fences_others_once(
+    log: Log, notifier: Notifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A notifier that began meanwhile is not fenced by each further attempt."""
+    made, opened = list[str](), list[str]()
+
+    class Counted(StoredPosition):
+        def __init__(self, name: str, *more: Any) -> None:
+            made.append(name)
+            super().__init__(name, *more)
+
+    class Wrong(Scripted):
+        def open(self, name: str, clock: Clock, log: Log) -> Scripted:
+            opened.append(name)
+            raise Unavailable("database: locked")
+
+    monkeypatch.setattr(publisher, "StoredPosition", Counted)
+    notifier.start(it=Wrong())
+    eventually(lambda: len(opened) > 2)
+    assert made == ["it"]
+
+
+def presence(log: Log) -> dict[str, tuple[str, ...]]:
+    """What each notifier reports that it delivers to."""
+    found = read_table(log, SERVICES).records.items()
+    return {
+        key: from_json(ServiceReport, record.value or b"").works
+        for (_, key), record in found
+        if key.startswith(NOTIFIER_KEY)
+    }
 
 
 def test_paused_destination_waits_for_resume_also_over_a_restart(log: Log, notifier: Notifier) -> None:
@@ -484,6 +578,15 @@ def test_stop_takes_in_what_is_under_way(log: Log, notifier: Notifier) -> None:
         ),
         ({"public": {"urls": {}}, "notifier": {"x": {"type": "jsonlines"}}}, r"notifier\.x: key 'file' is missing"),
         ({"public": {"urls": {}}, "notifier": {"X": {}}}, r"notifier\.X: expected a name of lower-case"),
+        ({"public": {"urls": {}}, "notifier": {"state": 1}}, r"f\.toml: notifier\.state: expected text, got 1"),
+        (
+            {"public": {"urls": {}}, "notifier": {"state": "n.db"}},
+            r"f\.toml: notifier\.state: expected an absolute path",
+        ),
+        (
+            {"public": {"urls": {}}, "notifier": {"takeover-after": 0}},
+            r"f\.toml: notifier\.takeover-after: expected a number of seconds from 0\.01 to 3600, got 0",
+        ),
         (
             {"public": {"urls": {}}, "notifier": {"x": {"type": "stdout", "patience": {"in-flight": "many"}}}},
             r"notifier\.x\.patience\.in-flight: expected a whole number, got 'many'",

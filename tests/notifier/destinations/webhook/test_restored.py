@@ -14,7 +14,7 @@ from hgext.vcsreplicator.words.errors import Unavailable
 from notifier.destinations.webhook.deliveries import Deliveries
 from notifier.destinations.webhook.destination import WebhookSettings
 from notifier.destinations.webhook.subscription import Subscription
-from notifier.publishing.reading import group
+from notifier.publishing.position import StoredPosition, group
 from testing.builders.notifier.endpoint import Endpoint
 from testing.builders.notifier.notices import publish_pushes
 from testing.builders.notifier.notifying import FAST, Notifier
@@ -97,16 +97,15 @@ def test_a_notifier_killed_before_its_position_delivers_nothing_twice(
     publish_pushes(hooks.log, "x", 1, 2)
     hooks.deliver()
     publish_pushes(hooks.log, "x", 3, 4)
-    acknowledge = hooks.log.acknowledge
 
-    def stop_here(*_: object, **__: object) -> None:
+    def stop_here(*_: object) -> None:
         raise Unavailable("killed")
 
-    monkeypatch.setattr(hooks.log, "acknowledge", stop_here)
-    hooks.notifier.start(hooks=hooks.settings)
-    eventually(lambda: hooks.reached == 4)
-    hooks.notifier.stop()
-    monkeypatch.setattr(hooks.log, "acknowledge", acknowledge)
+    with monkeypatch.context() as patch:
+        patch.setattr(StoredPosition, "store", stop_here)
+        hooks.notifier.start(hooks=hooks.settings)
+        eventually(lambda: hooks.reached == 4)
+        hooks.notifier.stop()
     assert hooks.notifier.position("hooks") == 2
     publish_pushes(hooks.log, "x", 5, 5)
     assert set(hooks.deliver()) <= {3, 4, 5}  # 3 and 4 only if they were stopped before they were sent
