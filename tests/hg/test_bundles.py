@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
-from mercurial import bundle2, encoding
+from mercurial import bundle2, commands, encoding
 from mercurial import ui as ui_module
 
-from hgext.vcsreplicator.hg.bundles import RepositoryOpener
+from hgext.vcsreplicator.hg.bundles import RepositoryOpener, make_bundle
+from hgext.vcsreplicator.hg.relaying import MasterRepositories
 from hgext.vcsreplicator.hg.replica.apply import unbundle
 from hgext.vcsreplicator.hg.replica.troubles import trouble_of
 from hgext.vcsreplicator.words.records import Reason
@@ -36,6 +37,21 @@ def test_a_pipe_in_place_of_a_file_that_mercurial_opens_is_named(tmp_path: Path,
     os.mkfifo(control / name)
     with pytest.raises(OSError, match=f"Not a file: '{control / name}'"):
         opener.open(str(tmp_path))
+
+
+@pytest.mark.timeout(10)
+def test_a_pipe_in_place_of_a_files_history_holds_up_no_relay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has few workers, and each could wait at one repository."""
+    monkeypatch.setitem(encoding.environ, b"HGRCSKIPREPO", b"1")
+    port = MasterRepositories({str(tmp_path): ""}, "hg://master")
+    repository = factory.repository(ui_module.ui.load(), os.fsencode(tmp_path), create=True)
+    (tmp_path / "f").write_text("content")
+    commands.commit(repository.ui, repository, addremove=True, message=b"f", user=b"dana")
+    history = tmp_path / ".hg/store/data/f.i"
+    history.unlink()
+    os.mkfifo(history)
+    with pytest.raises(OSError, match=f"Not a file: '{history}'"):
+        b"".join(make_bundle(port.open(str(tmp_path)), 0, 1, []).pieces)
 
 
 @pytest.mark.parametrize(

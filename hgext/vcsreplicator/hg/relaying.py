@@ -17,7 +17,7 @@ from mercurial.utils import stringutil
 
 import pushlog
 from pushlog import store
-from pushlog.store import derivation
+from pushlog.store import derivation, regular
 from pushlog.store.storage import Pushlog
 
 from ..outbox.file import Outbox, outbox_of
@@ -43,6 +43,7 @@ class MasterRepositories(RepositoryOpener):
         super().__init__(skip_hgrc=True)
         # No extension is loaded here, and finishing a strip needs both.
         store.complete_journals()
+        regular.install()
         configitems.loadconfigtable(self._ui, b"pushlog", pushlog.configtable)
         self._settings = ExtensionSettings(
             role="master",

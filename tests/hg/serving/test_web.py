@@ -252,6 +252,19 @@ def test_a_pipe_in_place_of_a_file_of_a_repository_holds_up_no_page(ask: Ask, ro
     assert f"Not a file: '{file}'" in (root.parent / "log").read_text()
 
 
+@pytest.mark.timeout(30)
+def test_a_pipe_in_place_of_the_history_of_a_file_holds_up_no_page(ask: Ask, root: Path) -> None:
+    known = root / "known"
+    (known / "f").write_text("content\n")
+    subprocess.run([shared_hg(), "commit", "-qAm", "f", "-u", "dana"], cwd=known, check=True)
+    assert ask("/known/raw-file/tip/f") == "200 ['content']"
+    history = known / ".hg/store/data/f.i"
+    history.unlink()
+    os.mkfifo(history)
+    assert ask("/known/raw-file/tip/f").startswith("500 ")
+    assert f"Not a file: '{history}'" in (root.parent / "log").read_text()
+
+
 @pytest.fixture
 def piped(root: Path) -> Path:
     """A folder with repositories that each have a pipe where Mercurial reads a file, or an hgrc that includes one."""

@@ -24,12 +24,13 @@ from mercurial.hgweb import hgwebdir_mod, request
 from mercurial.hgweb.common import HTTP_SERVER_ERROR, ErrorResponse
 from mercurial.ui import ui as Ui
 
-from pushlog.seams import find_extension, wrap
+from pushlog.seams import find_extension
+from pushlog.store import regular
 from pushlog.versions import factory, initialize
 from pushlog.web import bounds
 
 from ...mirror.supervision import boot
-from ...outbox.folder import open_regular, refuse_repository_pipes
+from ...outbox.folder import refuse_repository_pipes
 from ...words.errors import BadConfig
 from .. import pages
 from ..pages import arguments, files
@@ -111,14 +112,6 @@ def _has_no_pipe(name: bytes, place: bytes) -> bool:
     return True
 
 
-def _read_regular(orig: Any, self: Any, path: bytes, fp: Any = None, *rest: Any, **named: Any) -> Any:
-    """Read a file of settings, and none that it includes that is a pipe or a device."""
-    if fp is not None:
-        return orig(self, path, fp, *rest, **named)
-    with open(path, "rb", opener=open_regular) as included:
-        return orig(self, path, included, *rest, **named)
-
-
 class _FolderTemplates:
     """The templates of a folder's own pages, read for each page that is shown.
 
@@ -166,7 +159,7 @@ def application(root: str, *, threads: int | None = None) -> Application:
     # Also for hgrcs that do not load vcsreplicator.
     pages.hide_names()
     files.install()
-    wrap("mercurial.config", "config.read", _read_regular)
+    regular.install()
     folder = os.fsencode(os.path.realpath(root))
     try:
         hgweb = _RepositoryFolder({b"/": os.path.join(folder, b"**")})
