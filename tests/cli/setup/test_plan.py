@@ -154,10 +154,16 @@ def test_the_home_of_a_user_who_was_there_keeps_its_rights() -> None:
 
 
 def test_only_the_notifiers_user_may_read_the_password_of_a_broker() -> None:
-    steps = plan(Role.SERVICES)
-    assert [step for step in steps if isinstance(step, GiveSecret)] == [
-        GiveSecret("/etc/vcsreplicator/pulse.password", "vcsreplicator")
-    ]
+    [given] = [step for step in plan(Role.SERVICES) if isinstance(step, GiveSecret)]
+    assert describe(given) == "chown vcsreplicator:vcsreplicator /etc/vcsreplicator/pulse.password"
+
+
+@pytest.mark.parametrize("role", Role)
+def test_every_role_checks_its_files_before_it_starts_a_service(role: Role) -> None:
+    said = [describe(step) for step in plan(role)]
+    checks = [at for at, text in enumerate(said) if "config check" in text]
+    assert checks
+    assert max(checks) < min(at for at, text in enumerate(said) if "systemctl" in text)
 
 
 def test_without_systemd_nothing_is_started() -> None:

@@ -71,7 +71,7 @@ class GiveSecret:
     owner: str
 
     def command(self) -> tuple[str, ...]:
-        return ("chown", self.owner, self.path)
+        return ("chown", f"{self.owner}:{self.owner}", self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +186,8 @@ def _list_commands(answers: HostAnswers, found: FoundHost, *, with_systemd: bool
     if answers.copies_over_ssh:
         make_key = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key_file(found.home))
         yield RunCommand(make_key, HG, unless=("test", "-f", key_file(found.home)))
+    if not (answers.has_master or answers.has_mirror):
+        yield RunCommand((own, "config", "check"), answers.user, is_look=True)
     for hgrc, is_needed in ((texts.MASTER_HGRC, answers.has_master), (texts.MIRROR_HGRC, answers.has_mirror)):
         if is_needed:
             yield RunCommand((own, "config", "check", "--hgrc", hgrc), HG, is_look=True)
