@@ -112,7 +112,7 @@ def test_a_mirrors_copy_is_refused_also_while_no_relay_runs(master: Master, log:
     assert "it is a copy from a mirror, and has no outbox" in master.push("one", check=False)
 
 
-@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize("copied", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_an_adopted_copy_continues_the_repository_of_its_path(copied: bool, master: Master, log: MemoryLog) -> None:
     newest = push_once(master, log)
     lose_outbox(master)
@@ -129,12 +129,3 @@ def test_an_adopted_copy_continues_the_repository_of_its_path(copied: bool, mast
     assert adopted.detail is not None
     assert newest.incarnation in adopted.detail["replaces"]
     assert (pushed.incarnation, pushed.seq) == (adopted.incarnation, 2)
-
-
-def test_a_successor_of_a_deleted_repository_is_announced(master: Master, log: MemoryLog) -> None:
-    push_once(master, log)
-    master.operate("-R", str(master.root / "one"), "replicatedelete", "--yes")
-    with running_relay(master.settings(), log):
-        master.operate("init", str(master.root / "one"))
-        assert "recorded push" in master.push("one")
-    assert events(log)["one"][-1].generation == 2
