@@ -110,6 +110,11 @@ class StateDatabase(Database):
                 elif known[0][1] is None and each.done_at is not None:
                     self.run(_RESTORE_ANSWER, (*columns[4:], known[0][0]))
 
+    def find_request(self, destination: str, record: RequestRecord) -> int:
+        """Return the number of a request that is here."""
+        [(number, _)] = self.rows(_SAME, (destination, record.kind, record.who, record.asked_at))
+        return int(number)
+
     def skipped(self, destination: str, position: int) -> set[str]:
         """Return the ids of skipped messages from a position on; none may be sent."""
         return {message for (message,) in self.rows(_SKIPPED, (destination, position))}

@@ -28,10 +28,10 @@ from ..delivery.window import Window
 from ..destinations.state import Kind, RequestRecord, StateDatabase
 from ..messages.message import Message, clean
 from .reading import NoticeReader
-from .requests import record_requests
+from .requests import RequestFollower, record_requests
 
-# Seconds between two readings of the requests.
-ASK_EVERY = 1.0
+# Seconds between two readings of the requests, and between two looks for those of other machines.
+ASK_EVERY, FOLLOW_EVERY = 1.0, 5.0
 
 # Records of one read of a replay, and messages of it that may wait at once.
 REPLAY_BATCH = 200
@@ -157,6 +157,11 @@ class Orders:
     _meant: dict[int, int] = field(default_factory=dict)
     _replays: list[Replay] = field(default_factory=list)
     _asked_at: float = float("-inf")
+    _followed_at: float = float("-inf")
+    _follower: RequestFollower = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._follower = RequestFollower(self.name, self.log, self.state)
 
     def carry_out_requests(self) -> None:
         """Carry out the requests made since the last call."""
@@ -164,6 +169,7 @@ class Orders:
         if now - self._asked_at < ASK_EVERY:
             return
         self._asked_at = now
+        self._follow_log(now)
         try:
             for request in self.state.requests.list_open(self.name):
                 self._try_request(request)
@@ -171,6 +177,16 @@ class Orders:
         except Unavailable as error:
             logger.warning("requests not carried out", reason=str(error))
         PAUSED.labels(self.name).set(self.window.paused)
+
+    def _follow_log(self, now: float) -> None:
+        """Take over requests of other machines; requests of this one do not wait for the log."""
+        if now - self._followed_at < FOLLOW_EVERY:
+            return
+        self._followed_at = now
+        try:
+            self._follower.follow(with_answers=False)
+        except Unavailable as error:
+            logger.warning("requests of other machines not read", reason=str(error))
 
     @property
     def replaying(self) -> bool:
@@ -244,7 +260,6 @@ class Orders:
                 self._skip_message(request)
             case Kind.REPLAY:
                 if not self.reader.is_resting and all(replay.request.id != request.id for replay in self._replays):
-                    record_requests(self.name, self.log, [_to_record(request)])
                     self._replays.append(Replay(request, self.log))
             case _:
                 raise Rejected("no such kind of request; ask with the program of this version")

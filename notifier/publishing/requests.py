@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Operators' requests to one destination, in the log.
 
-Verbs write requests into the notifier's file. The log has each answer before the file does, and a replay when it begins, so that a
-pause, a skip and a replay under way outlive the machine.
+Verbs put requests into the log, and into the notifier's file where it is on their machine, so that the notifier sees them at once.
+The log has each answer before the file does. So a pause, a skip and a replay under way outlive the machine.
 """
 
+import contextlib
 from collections.abc import Iterable, Sequence
 
 import structlog
 
-from hgext.vcsreplicator.log import NOTIFIER, Log, NewRecord
-from hgext.vcsreplicator.log.table import read_table
-from hgext.vcsreplicator.words.errors import MalformedEvent
+from hgext.vcsreplicator.log import NOTIFIER, Log, NewRecord, Record
+from hgext.vcsreplicator.log.table import read_records, read_table
+from hgext.vcsreplicator.words.errors import Expired, MalformedEvent
 from hgext.vcsreplicator.words.shape import to_json
 
 from ..clients.database import read_storable
@@ -37,15 +38,47 @@ def show_requests(names: Iterable[str], log: Log, state: StateDatabase) -> None:
         state.restore_requests(name, _read_requests(name, log).values())
 
 
+class RequestFollower:
+    """Takes what others put into the log about requests to a destination into a file.
+
+    It begins at `position` of the topic, or with all that the topic has. Methods raise Unavailable.
+    """
+
+    def __init__(self, name: str, log: Log, state: StateDatabase, position: int | None = None) -> None:
+        self._name, self._log, self._state, self._position = name, log, state, position
+
+    def follow(self, *, with_answers: bool = True) -> None:
+        """Take over what is new, and some of it again.
+
+        The notifier at work takes no answers: it gave them itself, and may not have carried out the rest.
+        """
+        begin, end = self._position, self._log.ends(NOTIFIER)[0]
+        if begin == end:
+            return
+        self._position = None  # if the log lost records, all is read again
+        with contextlib.suppress(Expired):
+            if begin is None:
+                found = _read_requests(self._name, self._log)
+            else:
+                found = _select_requests(self._name, read_records(self._log, {(NOTIFIER, 0): begin}))
+            taken = [each for each in found.values() if with_answers or each.done_at is None]
+            self._state.restore_requests(self._name, taken)
+            self._position = end
+
+
 def _read_requests(name: str, log: Log) -> dict[str, RequestRecord]:
     """Return the requests to a destination by key, oldest first."""
+    return _select_requests(name, read_table(log, NOTIFIER).records.values())
+
+
+def _select_requests(name: str, records: Iterable[Record]) -> dict[str, RequestRecord]:
     found = {}
-    for (_, key), record in read_table(log, NOTIFIER).records.items():
-        if key.startswith(f"request/{name}/"):
+    for record in records:
+        if record.key is not None and record.key.startswith(f"request/{name}/"):
             try:
-                found[key] = read_storable(RequestRecord, record.value or b"")
+                found[record.key] = read_storable(RequestRecord, record.value or b"")
             except MalformedEvent as error:
-                logger.error("request in the log not readable", key=key, reason=str(error))
+                logger.error("request in the log not readable", key=record.key, reason=str(error))
     return dict(sorted(found.items(), key=lambda each: each[1].asked_at))
 
 

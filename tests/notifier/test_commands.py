@@ -74,7 +74,7 @@ def test_unknown_destination_is_named_with_those_there_are(file: Path) -> None:
     [
         ("destination", "pause", "lines"),
         ("destination", "resume", "lines"),
-        ("destination", "skip", "lines", "--yes"),
+        ("destination", "skip", "lines", "--message", "m", "--yes"),
         ("replay", "--repository", "x", "--to", "lines", "--since", "1"),
     ],
 )
@@ -82,14 +82,33 @@ def test_a_request_on_a_machine_without_the_notifier_makes_no_file(
     file: Path, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     before = set(tmp_path.iterdir())
-    state = f"{tmp_path}/notifier.db"
-    with pytest.raises(Refused) as refused:
-        say(file, *words)
-    assert str(refused.value) == (
-        f"{file}: notifier.state: {state}: expected the notifier's database, found no file;"
-        " run this on the notifier's machine, after the notifier has started there once"
-    )
+    with pytest.raises(Refused, match="the request is recorded"):
+        say(file, *words, "--wait", "0.1")
     assert set(tmp_path.iterdir()) == before
+
+
+def test_a_destination_is_paused_from_a_machine_without_the_notifier(
+    file: Path, running: Notifier, tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("notifier.publishing.orders.FOLLOW_EVERY", 0.1)
+    elsewhere = tmp_path / "elsewhere.toml"
+    elsewhere.write_text(file.read_text().replace(f"{tmp_path}/notifier.db", f"{tmp_path}/absent.db"))
+    assert say(elsewhere, "destination", "pause", "lines") == "lines: paused\n"
+    assert running.state.paused("lines")
+    assert say(elsewhere, "destination", "resume", "lines") == "lines: resumed\n"
+    with pytest.raises(ReplicationError, match="lines: nothing skipped: no such message"):
+        say(elsewhere, "destination", "skip", "lines", "--message", "m", "--yes")
+    assert [each.result for each in running.state.requests.list_newest(9)][1:] == ["resumed", "paused"]
+    assert not Path(f"{tmp_path}/absent.db").exists()
+
+
+def test_a_request_that_the_log_and_the_verb_bring_is_carried_out_once(
+    file: Path, running: Notifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("notifier.publishing.orders.FOLLOW_EVERY", 0.0)
+    say(file, "destination", "pause", "lines")
+    say(file, "destination", "resume", "lines")
+    assert [each.result for each in running.state.requests.list_newest(9)] == ["resumed", "paused"]
 
 
 def test_a_machine_without_the_notifier_shows_what_the_log_has(
@@ -119,7 +138,7 @@ def test_a_machine_without_the_notifier_shows_what_the_log_has(
 
 def test_request_while_the_notifier_is_stopped_is_kept(file: Path, tmp_path: Path) -> None:
     StateDatabase(f"{tmp_path}/notifier.db").close()
-    with pytest.raises(ReplicationError, match="request 1 is recorded"):
+    with pytest.raises(ReplicationError, match="the request is recorded"):
         say(file, "destination", "pause", "lines", "--wait", "0.1")
 
 
@@ -130,10 +149,10 @@ def test_a_skip_of_the_oldest_failure_needs_a_running_notifier(
     with closing(StateDatabase(f"{tmp_path}/notifier.db")) as state:
         if reported is not None:
             state.record_condition("lines", {}, now=reported)
-        with pytest.raises(Refused, match=r"lines: the notifier does not run, .* add --message ID"):
+        with pytest.raises(Refused, match=r"lines: the notifier does not run here, .* add --message ID"):
             say(file, "destination", "skip", "lines", "--yes")
         assert state.requests.list_newest(5) == []
-        with pytest.raises(Refused, match="request 1 is recorded"):
+        with pytest.raises(Refused, match="the request is recorded"):
             say(file, "destination", "skip", "lines", "--message", "m1", "--yes", "--wait", "0.1")
 
 

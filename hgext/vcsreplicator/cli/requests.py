@@ -1,34 +1,38 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Requests of operators to running services, and the wait for the answer.
 
-The aggregator reads requests from the topic `roster-requests` and answers in the roster. The notifier reads them from its state
-database, on its machine, and answers there. Both record who asked. A request that was recorded is carried out even if the verb
-stops waiting for it.
+The aggregator reads requests from the topic `roster-requests` and answers in the roster. The notifier reads them from the topic
+`notifier`, and sooner from its state database on its machine, and answers in both. Both record who asked. A request that was
+recorded is carried out even if the verb stops waiting for it.
 """
 
 import datetime
+import json
 import os
 import pwd
 import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..config import Config
-from ..log import ROSTER, ROSTER_REQUESTS, Log, NewRecord
+from ..log import NOTIFIER, ROSTER, ROSTER_REQUESTS, Log, NewRecord
+from ..log.requests import OperatorRequest
 from ..status.findings import is_overdue
 from ..words.clock import SystemClock
-from ..words.errors import Refused
+from ..words.errors import Refused, Unavailable
 from ..words.roster import Decision, Roster, RosterRequest, Verb
 from ..words.shape import from_json, to_json
 from .options import log_of
 
 if TYPE_CHECKING:
+    from notifier.destinations.state import RequestRecord, StateDatabase
     from notifier.destinations.webhook.settings import DeliverySettings
+    from notifier.publishing.requests import RequestFollower
 
 # Seconds until a verb that is asked to stop notices it.
 TURN = 0.2
@@ -105,47 +109,69 @@ def ask_destination(
 ) -> str:
     """Record the request of a person, wait for the notifier, and return its answer.
 
-    `show` gets how much of the log a replay has read, of how much. Raises Unanswered if there is no answer within `wait` seconds,
-    Refused if it failed or nothing was done, if the notifier's database is not on this machine, or for a skip without an id while
-    the notifier does not run.
+    `show` gets how much of the log a replay has read, of how much, on the notifier's machine. Raises Unanswered if there is no
+    answer within `wait` seconds, Refused if it failed or nothing was done, or for a skip without an id unless the notifier runs on
+    this machine, and Unavailable if neither the log nor the notifier's file takes the request.
     """
-    from notifier.clients.database import is_there
-    from notifier.destinations.state import Kind, StateDatabase
+    from notifier.clients.database import NOWHERE, is_there
+    from notifier.destinations.state import Kind, RequestRecord, StateDatabase
+    from notifier.publishing.requests import RequestFollower, record_requests
     from notifier.publishing.settings import read
 
     settings = read(config.tables, config.file)
     if destination not in settings.destinations:
         known = ", ".join(settings.destinations) or "none"
         raise Refused(f"{config.file}: there is no destination {destination!r}; the destinations are: {known}")
-    if not is_there(settings.state):
-        raise Refused(
-            f"{config.file}: notifier.state: {settings.state}: expected the notifier's database, found no file;"
-            " run this on the notifier's machine, after the notifier has started there once"
-        )
-    with closing(StateDatabase(settings.state)) as state:
+    text, is_here = json.dumps(argument, sort_keys=True), is_there(settings.state)
+    asked = RequestRecord(kind=kind, argument=text, who=person, asked_at=time.time())
+    with closing(StateDatabase(settings.state if is_here else NOWHERE)) as state, ExitStack() as opened:
         if kind == Kind.SKIP and argument.get("message") is None:
             _require_report(destination, state.conditions().get(destination))
-        number = state.requests.ask(destination, Kind(kind), argument, who=person, now=time.time())
-        end = time.monotonic() + wait
-        while (request := state.requests.read(number)).done_at is None:
-            if time.monotonic() > end:
-                raise Unanswered(
-                    f"request {number} is recorded and will be carried out when the notifier runs;"
-                    f" the notifier has not answered within {wait:g} s"
-                )
-            if show and (replay := state.replay_of(destination, number)):
-                show(*replay)
-            time.sleep(POLL)
+        follower = None
+        try:
+            log = opened.enter_context(log_of(config))
+            follower = RequestFollower(destination, log, state, log.ends(NOTIFIER)[0])
+            record_requests(destination, log, [asked])  # before the file: an answer must not be overwritten
+        except Unavailable:
+            if not is_here:
+                raise
+        request = _await_answer(state, destination, asked, follower, wait, show)
     if request.has_failed:
         raise Refused(f"{destination}: {request.result}")
     return str(request.result)
+
+
+def _await_answer(
+    state: "StateDatabase",
+    destination: str,
+    asked: "RequestRecord",
+    follower: "RequestFollower | None",
+    wait: float,
+    show: Callable[[int, int], None] | None,
+) -> OperatorRequest:
+    """Put a request into the file, and return it once it is answered there or in the log."""
+    state.restore_requests(destination, [asked])
+    number, end = state.find_request(destination, asked), time.monotonic() + wait
+    while (request := state.requests.read(number)).done_at is None:
+        if time.monotonic() > end:
+            raise Unanswered(
+                "the request is recorded and will be carried out when the notifier runs;"
+                f" the notifier has not answered within {wait:g} s"
+            )
+        if show and (replay := state.replay_of(destination, number)):
+            show(*replay)
+        time.sleep(POLL)
+        if follower is not None:
+            with suppress(Unavailable):  # the file may have the answer
+                follower.follow()
+    return request
 
 
 def _require_report(destination: str, condition: Mapping[str, Any] | None) -> None:
     """Raise Refused unless the notifier runs: it alone knows which message failed."""
     if condition is None or is_overdue(condition["time"], time.time()):
         raise Refused(
-            f"{destination}: the notifier does not run, so which message failed is not known; start it, or add --message ID"
+            f"{destination}: the notifier does not run here, so which message failed is not known; start it, or add --message ID"
         )
 
 

@@ -66,7 +66,7 @@ class Log(MemoryLog):
         return super().append(messages, timeout=timeout)
 
     def beginnings(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
-        return {0: self.beginning}
+        return {0: self.beginning} if topic == NOTICES else super().beginnings(topic, partitions)
 
     def reader(self, positions: Mapping[tuple[str, int], int]) -> MemoryReader:
         return Reader(self, positions)
@@ -79,7 +79,7 @@ class Reader(MemoryReader):
         log.waits.append(timeout)
         if log.away:
             raise Unavailable("away")
-        if min(self.positions().values()) < log.beginning:
+        if self.positions().get((NOTICES, 0), log.beginning) < log.beginning:
             raise Expired("gone")
         return super().poll(0, limit=limit)
 
@@ -463,22 +463,16 @@ def test_a_pause_takes_effect_before_the_log_has_its_answer(turns: Turns) -> Non
     assert turns.state.requests.read(number).result == "paused"
 
 
-def test_a_skip_and_a_replay_under_way_outlive_the_notifiers_file(turns: Turns) -> None:
+def test_a_skip_outlives_the_notifiers_file(turns: Turns) -> None:
     turns.destination.answer = lambda message: Unavailable("no") if message.sequence == 1 else None
     publish_pushes(turns.log, "x", 1, 1)
     turns.take(3)
     turns.ask(Kind.SKIP)
     turns.take(2)
-    turns.ask(Kind.REPLAY, repository="x", since_push=1)
-    turns.take(1)
     with closing(StateDatabase(NOWHERE)) as new:
         restore_requests("it", turns.log, new)
-        assert [(each.kind, bool(each.skipped)) for each in new.list_records("it")] == [
-            ("skip", True),
-            ("replay", False),
-        ]
+        assert [each.kind for each in new.list_records("it")] == ["skip"]
         assert len(new.skipped("it", 0)) == 1
-        assert [each.kind for each in new.requests.list_open("it")] == ["replay"]
 
 
 def test_request_of_an_unknown_kind_is_answered_and_holds_up_no_other(turns: Turns) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hgext.vcsreplicator.log import NOTIFIER, NewRecord
 from notifier.clients.database import NOWHERE
 from notifier.destinations.state import Kind, RequestRecord, StateDatabase
-from notifier.publishing.requests import record_requests, restore_requests
+from notifier.publishing.requests import RequestFollower, record_requests, restore_requests
 from testing.builders.log.memorylog import MemoryLog
 from testing.builders.notifier.notices import with_topics
 
@@ -71,6 +71,24 @@ def test_an_older_file_gets_the_newer_pause_from_the_log(log: MemoryLog, state: 
     record_requests("it", log, [a_request(Kind.RESUME, 2.0, done_at=2.0, result="resumed")])
     restore_requests("it", log, state)
     assert not state.paused("it")
+
+
+def test_a_follower_takes_what_came_since_and_everything_of_a_log_that_was_set_back(
+    log: MemoryLog, state: StateDatabase
+) -> None:
+    follower = RequestFollower("it", log, state)
+    follower.follow()
+    record_requests("it", log, [a_request(Kind.PAUSE, 1.0)])
+    record_requests("other", log, [a_request(Kind.PAUSE, 2.0)])
+    former = log.copied(NOTIFIER)
+    record_requests("it", log, [a_request(Kind.PAUSE, 1.0, done_at=3.0, result="paused")])
+    follower.follow()
+    assert [each.result for each in state.list_records("it")] == ["paused"]
+    log.restore(NOTIFIER, former)
+    follower.follow()
+    record_requests("it", log, [a_request(Kind.RESUME, 4.0)])
+    follower.follow()
+    assert [each.kind for each in state.list_records("it")] == ["pause", "resume"]
 
 
 GOOD = {"kind": "pause", "argument": "{}", "who": "dana", "asked_at": 1.0}
