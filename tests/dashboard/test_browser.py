@@ -303,6 +303,18 @@ def test_the_keyboard_reaches_the_content_first_and_then_every_link(browser: web
     assert browser.switch_to.active_element.text == "Overview"
 
 
+def test_a_slash_leads_to_the_search_and_enter_to_the_push(
+    browser: webdriver.Chrome, address: str, installation: Installation
+) -> None:
+    show(browser, f"{address}/roster")
+    browser.find_element(By.TAG_NAME, "body").send_keys("/")
+    field = browser.switch_to.active_element
+    assert field.get_attribute("placeholder") == "changeset, user, bookmark or repository"
+    field.send_keys("payroll/", Keys.ENTER)
+    eventually(lambda: "/pushes?q=payroll%2F" in browser.current_url)
+    assert browser.find_element(By.CSS_SELECTOR, "header [name=q]").get_attribute("value") == "payroll/"
+
+
 def test_a_search_works_without_a_script(browser: webdriver.Chrome, address: str) -> None:
     show(browser, f"{address}/repositories")
     browser.find_element(By.CSS_SELECTOR, "main [name=q]").send_keys("payroll", Keys.ENTER)
@@ -370,11 +382,14 @@ def test_an_open_page_says_that_the_dashboard_does_not_answer(browser: webdriver
         show(browser, address, width=WIDTHS[width])
         assert read_status() == ""
     said = eventually(read_status)
+    assert browser.title == "no answer: Overview · vcsreplicator"
+    assert browser.find_element(By.CSS_SELECTOR, "link[rel=icon]").get_attribute("href").endswith("icon-critical.svg")
     assert "The dashboard does not answer" in said
     assert browser.find_element(By.CSS_SELECTOR, "footer time").text in said
     keep(browser, f"overview-away-{width}")
     assert browser.execute_script("return document.documentElement.scrollWidth") <= WIDTHS[width]
     with serving(installation, port=port):
         eventually(lambda: read_status() == "")
+        assert browser.title == "warning: Overview · vcsreplicator"
         browser.get("about:blank")
     browser.get_log("browser")  # it complains of the time without an answer

@@ -119,6 +119,25 @@ def test_a_silent_mirror_is_no_serving_one(site: Site) -> None:
     assert '<strong class="critical">cannot write</strong>' in alpha
 
 
+def test_a_silent_service_is_marked_and_one_that_reports_is_not(tmp_path: Path) -> None:
+    installation = fill()
+    with pages(installation, settings(tmp_path)) as site:
+        assert "silent</strong>, " not in site.get("/", headers=AS_READER).text
+        installation.clock.advance(100)
+        installation.write(SERVICES, "relay hg.example", ServiceReport(time=installation.clock.now(), version="1"))
+
+        def silent() -> list[str]:
+            rows = site.get("/", headers=AS_READER).text.partition('<h2 id="services">')[2].split("<tr")
+            return [
+                name
+                for name in ("aggregator", "relay", "hooks")
+                for row in rows
+                if "silent</strong>, " in row and name in row
+            ]
+
+        eventually(lambda: silent() == ["aggregator", "hooks"], every=0.3)
+
+
 def test_findings_and_the_newest_pushes_come_before_the_tables(site: Site) -> None:
     text = site.get("/", headers=AS_READER).text
     places = [text.index(f'<h2 id="{name}">') for name in ("findings", "newest", "mirrors", "waiting", "services")]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..status import SILENT, MirrorLags, Picture
-from ..status.findings import Expectations, findings
+from ..status.findings import SILENT_AGGREGATOR, Expectations, findings, is_silent_service
 from ..status.pushes import PushQuery
 from ..status.summary import list_mirrors, list_services
 from ..status.wording import Finding, Severity
@@ -72,11 +72,12 @@ class MirrorRow:
 class ServiceRow:
     """The aggregator, a relay or a destination.
 
-    `oldest` is when the first notice that it lacks was written.
+    `oldest` is when the first notice that it lacks was written. It `is_silent` if it has sent no heartbeat for too long.
     """
 
     name: str
     seen: float
+    is_silent: bool
     behind: int | None = None
     position: int | None = None
     oldest: float | None = None
@@ -187,7 +188,7 @@ def make_view(picture: Picture, recent: RecentEvents, now: float, expected: Expe
         picture=kept,
         findings=tuple(findings(picture, now, expected)),
         mirrors=tuple(_list_mirrors(kept, recent, lags, now)),
-        services=tuple(_list_services(kept, expected.relay)),
+        services=tuple(_list_services(kept, expected, now)),
         repositories=tuple(_list_repositories(kept, now)),
         newest=tuple(event for event in events if not event.is_adoption),
         events=by_repository,
@@ -260,13 +261,15 @@ def _measure_wait(
     return max(0.0, now - oldest)
 
 
-def _list_services(picture: Picture, relay: str | None) -> Iterable[ServiceRow]:
-    alarms = picture.aggregator.alarms if picture.aggregator else ()
-    yield ServiceRow(name=AGGREGATOR, seen=picture.seen(AGGREGATOR), troubles=alarms)
-    for line in list_services(picture, relay):
+def _list_services(picture: Picture, expected: Expectations, now: float) -> Iterable[ServiceRow]:
+    alarms, seen = picture.aggregator.alarms if picture.aggregator else (), picture.seen(AGGREGATOR)
+    is_silent = picture.silence(AGGREGATOR, now) > SILENT_AGGREGATOR
+    yield ServiceRow(name=AGGREGATOR, seen=seen, is_silent=is_silent, troubles=alarms)
+    for line in list_services(picture, expected.relay):
         yield ServiceRow(
             name=line.title,
             seen=line.seen or 0.0,
+            is_silent=picture.has_services and is_silent_service(picture.silence(line.name, now), expected),
             behind=line.behind,
             position=picture.positions.get(line.name.removeprefix(DESTINATION_KEY)),
             oldest=line.oldest,

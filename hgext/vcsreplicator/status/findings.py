@@ -35,6 +35,9 @@ _NOTED_WITHIN = 15.0
 # Seconds between two reports of a relay or a destination, and a margin: none counts as silent sooner.
 REPORTED_WITHIN = 25.0
 
+# Seconds without a heartbeat after which the aggregator is silent.
+SILENT_AGGREGATOR = 30.0
+
 # Seconds after which a silent service is forgotten that the configuration does not name.
 FORGOTTEN = 7 * DAY
 
@@ -66,7 +69,7 @@ class Expectations:
 def findings(picture: Picture, now: float, expected: Expectations) -> list[Finding]:
     """Find the troubles that an operator must know, the worst first."""
     found = []
-    if picture.aggregator is None or picture.silence(AGGREGATOR, now) > 30:
+    if picture.aggregator is None or picture.silence(AGGREGATOR, now) > SILENT_AGGREGATOR:
         symptom = _describe_silence(picture.seen(AGGREGATOR) if picture.aggregator else None, now)
         command = f"{START}aggregator"
         text = f"the aggregator {symptom}: no release, no notice; start it: {command}"
@@ -105,7 +108,7 @@ def _note_meant(picture: Picture, now: float, expected: Expectations) -> Iterato
     """Yield what operators made so, as running services report it."""
     for service in list_watched(picture, expected):
         report = picture.reports.get(service)
-        if report is None or _is_silent(_measure_silence(picture, service, now), expected):
+        if report is None or is_silent_service(_measure_silence(picture, service, now), expected):
             continue
         yield from (trouble.text for trouble in report.troubles if trouble.is_meant)
         if (more := _count_unnamed(report)) and _ends_with_meant(report):
@@ -160,7 +163,7 @@ def _find_reported(picture: Picture, now: float, wanted: Expectations) -> list[F
     expected = _list_expected(wanted)
     for service in list_watched(picture, wanted):
         report, silence = picture.reports.get(service), _measure_silence(picture, service, now)
-        if _is_silent(silence, wanted):
+        if is_silent_service(silence, wanted):
             if service.startswith((AGGREGATOR_KEY, NOTIFIER_KEY)):
                 found += _find_lost_standby(picture, service, now, wanted)
             elif service in expected or silence < FORGOTTEN:
@@ -195,7 +198,7 @@ def _find_lost_standby(picture: Picture, service: str, now: float, wanted: Expec
     """
     kind, _, host = service.partition(" ")
     others = {name: report for name, report in picture.reports.items() if name.startswith(f"{kind} ")}
-    running = [report for name, report in others.items() if not _is_silent(picture.silence(name, now), wanted)]
+    running = [report for name, report in others.items() if not is_silent_service(picture.silence(name, now), wanted)]
     works = {each for report in running for each in report.works}
     if running and picture.silence(service, now) < FORGOTTEN and works.issuperset(others[service].works):
         symptom = _describe_silence(picture.seen(service), now)
@@ -211,7 +214,7 @@ def find_recent(picture: Picture, now: float, wanted: Expectations) -> Iterator[
     """
     for service in list_watched(picture, wanted):
         report, silence = picture.reports.get(service), _measure_silence(picture, service, now)
-        if report is None or _is_silent(silence, wanted):
+        if report is None or is_silent_service(silence, wanted):
             continue
         for trouble in report.troubles:
             if not trouble.is_meant and not _is_found(trouble, lasts := report.time - trouble.since + silence, wanted):
@@ -231,7 +234,8 @@ def list_watched(picture: Picture, wanted: Expectations) -> list[str]:
     return sorted({*expected, *others})
 
 
-def _is_silent(silence: float, wanted: Expectations) -> bool:
+def is_silent_service(silence: float, wanted: Expectations) -> bool:
+    """Return whether a relay or a destination that was silent for so long is silent."""
     return silence > max(wanted.patience, REPORTED_WITHIN)
 
 
