@@ -187,7 +187,10 @@ def test_a_service_that_may_not_read_the_reports_still_writes_its_own(
     tmp_path: Path, kafka: StrictKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reports, "INTERVAL", 0.0)
-    with open_log(kafka.url_of("notifier", tmp_path)) as log, capture_logs() as lines:
+    place = ResourcePattern(ResourceType.TOPIC, SERVICES, ACLResourcePatternType.LITERAL)
+    with closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap)) as admin:
+        admin.create_acls([ACL("User:edge", "*", ACLOperation.WRITE, ACLPermissionType.ALLOW, place)])
+    with open_log(kafka.url_of("edge", tmp_path)) as log, capture_logs() as lines:
         reporter = reports.ServiceReporter(log, "relay hg")
         for now in (1.0, 2.0):
             reporter.search()
