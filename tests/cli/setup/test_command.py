@@ -101,6 +101,7 @@ def test_undo_takes_back_what_was_made_and_no_repository_or_data(tmp_path: Path)
     run(tmp_path, "--undo", "--yes")
     assert "nothing to undo" in run(tmp_path, "--undo", "--yes").output
     assert not (tmp_path / "repos").exists()
+    assert not (tmp_path / "etc/vcsreplicator").exists()
 
 
 def test_undo_leaves_what_was_there_before_setup(tmp_path: Path) -> None:
@@ -182,6 +183,8 @@ def test_a_record_that_setup_did_not_write_is_named(tmp_path: Path) -> None:
 
 def test_setup_of_a_machine_is_roots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    # Should nothing refuse, a test that root runs must not set up the machine.
+    monkeypatch.setattr(Machine, "perform", lambda self, step: pytest.fail(f"performed {step}"))
     refused = CliRunner().invoke(program, ["setup", "--yes"]).exception
     assert isinstance(refused, Refused)
     assert "expected to run as root" in str(refused)

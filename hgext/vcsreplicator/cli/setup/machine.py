@@ -130,6 +130,8 @@ class Machine:
             self._save()
         if not self.made:
             self.place(RECORD).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # missing, or it has files of others
+                self.place(RECORD).parent.rmdir()
 
     def _take_back(self, kind: str, name: str, digest: str) -> str:
         """Take back one thing, and return why it is kept instead."""
