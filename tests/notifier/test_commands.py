@@ -17,7 +17,7 @@ import click.testing
 import pytest
 
 from hgext.vcsreplicator.cli.verbs import program
-from hgext.vcsreplicator.log import NOTICES, Log
+from hgext.vcsreplicator.log import NOTICES, NOTIFIER, Log, NewRecord
 from hgext.vcsreplicator.words.errors import Refused, ReplicationError, Unavailable
 from notifier.destinations.pulse.listener import ListenSettings, ReceivedMessage, listen
 from notifier.destinations.state import StateDatabase
@@ -134,6 +134,20 @@ def test_a_machine_without_the_notifier_shows_what_the_log_has(
     with pytest.raises(Refused, match="start the notifier, which fills it from the log"):
         say(file, "subscription", "add", "other", "https://192.0.2.1/hook")
     assert set(tmp_path.iterdir()) == before
+
+
+def test_a_change_of_a_database_that_another_machine_has_overtaken_is_refused(
+    file: Path, running: Notifier, log: Log
+) -> None:
+    say(file, "subscription", "add", "ci", "https://192.0.2.1/hook")
+    running.settled("hooks")
+    running.stop()
+    say(file, "subscription", "pause", "ci")
+    log.append([NewRecord(topic=NOTIFIER, key="database/hooks", value=b'{"id":"another"}')])
+    for words in (("pause", "ci"), ("remove", "ci", "--yes"), ("add", "new", "https://192.0.2.1/hook")):
+        with pytest.raises(Refused, match="so a change here would be undone; run this where the notifier delivers"):
+            say(file, "subscription", *words)
+    assert "ci" in say(file, "subscription", "list")
 
 
 def test_request_while_the_notifier_is_stopped_is_kept(file: Path, tmp_path: Path) -> None:

@@ -199,7 +199,8 @@ def open_deliveries(
     """Open the table of deliveries of a webhook destination within the block.
 
     In place of a missing table it shows what the log has, unless `create` is set. Raises Refused unless exactly one webhook
-    destination fits, and with `must_exist` if its table is missing.
+    destination fits, and with `must_exist` if its table is missing. With `create` or `must_exist` it also refuses a table that
+    another machine's notifier has overtaken, as far as the log answers.
     """
     from notifier.clients.database import NOWHERE, is_there
     from notifier.destinations.webhook.deliveries import Deliveries
@@ -216,4 +217,11 @@ def open_deliveries(
         if not is_used:
             with log_of(config) as log:
                 WebhookRecords(name, log, deliveries, SystemClock()).show()
+        elif create or must_exist:
+            with suppress(Unavailable), log_of(config) as log:
+                if WebhookRecords(name, log, deliveries, SystemClock()).is_overtaken():
+                    raise Refused(
+                        f"{name}: the notifier of another machine has delivered since, so a change here would be undone;"
+                        " run this where the notifier delivers: vcsreplicator status"
+                    )
         yield deliveries

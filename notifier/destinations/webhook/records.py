@@ -75,6 +75,11 @@ class WebhookRecords:
             counts = {"subscriptions": len(self._subscriptions), "queued": self._deliveries.counts().get("queued", 0)}
             logger.info(event, destination=self._name, **counts)
 
+    def is_overtaken(self) -> bool:
+        """Return whether the log was written from another database since: the next start empties this one."""
+        own, named = self._deliveries.read_identity(), self._read()[0]
+        return own is not None and named is not None and own != named
+
     def show(self) -> None:
         """Fill an empty database with what the log has, to read in it; write nothing."""
         _, subscriptions, owed = self._read()
