@@ -10,6 +10,7 @@ import pytest
 
 from hgext.vcsreplicator.log import EVENTS, SERVICES, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.relay.lacking import find_trouble
 from hgext.vcsreplicator.words.records import MASTER_KEY, MasterRecord
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.log.memorylog import MemoryLog
@@ -62,7 +63,7 @@ def promote_another(log: Log) -> None:
     log.append([NewRecord(topic=SERVICES, key=MASTER_KEY, value=to_json(record))])
 
 
-REPLACED = "hg://alpha is the master now; save what was not sent: vcsreplicator demote"
+REPLACED = "hg://alpha is the master now"
 
 
 def test_a_former_master_refuses_pushes_once_its_relay_reads_of_the_promotion() -> None:
@@ -78,6 +79,9 @@ def test_a_former_master_refuses_pushes_once_its_relay_reads_of_the_promotion() 
         master.operate("init", str(master.root / "two"))
         with running_relay(master.settings(), log):
             eventually(lambda: master.outbox("two").fork() is not None)
+        trouble = find_trouble(str(master.root / "two"), master.outbox("two"), 0.0, "")
+        assert trouble is not None
+        assert "save what was not sent: vcsreplicator demote" in trouble.text
     assert [len(chain) for chain in events(log).values()] == [1]
 
 

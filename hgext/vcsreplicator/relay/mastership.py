@@ -10,6 +10,9 @@ from ..words.errors import BadConfig, Fenced, Refused
 from ..words.records import MASTER_KEY, MasterRecord
 from ..words.shape import from_json, to_json
 
+# In the reason why a former master refuses pushes, behind the source of the new one.
+IS_MASTER = " is the master now"
+
 
 def read_master(log: Log) -> MasterRecord | None:
     """Read the newest promotion; None if there was none, or the log has no such topic.
@@ -27,7 +30,7 @@ def fork_of_former(newest: MasterRecord | None, source: str) -> Fork | None:
     """Return why all repositories of a master refuse pushes: a promotion replaced it; None if none did."""
     if newest is None or source not in newest.replaces:
         return None
-    return Fork(reason=f"{newest.source} is the master now; save what was not sent: vcsreplicator demote")
+    return Fork(reason=f"{newest.source}{IS_MASTER}")
 
 
 def claim(log: Log, wanted: MasterRecord, expected: MasterRecord | None) -> None:
