@@ -2,6 +2,7 @@
 """Aggregators that stand by for another: one works, and another takes over when it ends, is silent, or is gone."""
 
 import gc
+import itertools
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from hgext.vcsreplicator.aggregator.loading import IDENTITY
 from hgext.vcsreplicator.aggregator.session import Session
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.aggregator.watching import Watch
-from hgext.vcsreplicator.log import PENDING, SERVICES, STATE, Log, NewRecord, topics
+from hgext.vcsreplicator.log import PENDING, SERVICES, STATE, Log, NewRecord, Record, topics
 from hgext.vcsreplicator.log import standby as following
 from hgext.vcsreplicator.log.standby import name_process
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
@@ -113,6 +114,55 @@ def test_an_aggregator_that_is_fenced_stands_by_for_the_other(log: MemoryLog) ->
         assert stands_by(log, "one") is True
         eventually(lambda: active(log) == ELSEWHERE)
         assert stands_by(log, "one") is False
+
+
+class StoppableLog(MemoryLog):
+    """The same log, by which a process that is stopped, as by SIGSTOP, does nothing."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        vars(self).update(vars(log))
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+
+    def append(self, *given: Any, **named: Any) -> list[tuple[int, int]]:
+        self.goes_on.wait()
+        return super().append(*given, **named)
+
+    def commit(self, *given: Any) -> list[tuple[int, int]]:
+        self.goes_on.wait()
+        return super().commit(*given)
+
+    def collect(self, *given: Any) -> list[Record]:
+        self.goes_on.wait()
+        return super().collect(*given)
+
+
+def test_an_aggregator_that_is_stopped_and_returns_writes_no_more(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writers = list[str | None]()
+    append = MemoryLog._append
+
+    def note(log: MemoryLog, record: NewRecord) -> tuple[int, int]:
+        if record.key == AGGREGATOR:
+            writers.append(from_json(AggregatorHeartbeat, record.value or b"").instance)
+        return append(log, record)
+
+    monkeypatch.setattr(MemoryLog, "_append", note)
+    stoppable, other = StoppableLog(log), ELSEWHERE.replace("17", "18")
+    patient = replace(SETTINGS, takeover_after=3600.0)
+    with ExitStack() as ending:
+        ending.enter_context(running(stoppable, "one", ELSEWHERE, patient))
+        eventually(lambda: ELSEWHERE in writers)
+        ending.enter_context(running(log, "two", other))
+        ending.callback(stoppable.goes_on.set)
+        stoppable.goes_on.clear()
+        eventually(lambda: active(log) == other)
+        stoppable.goes_on.set()
+        eventually(lambda: stands_by(log, "one") is True)
+        count = len(writers)
+        eventually(lambda: len(writers) > count + 5)
+        assert [writer for writer, _ in itertools.groupby(writers)] == [ELSEWHERE, other]
 
 
 def test_a_silent_aggregator_is_replaced_after_the_time_that_is_set(log: MemoryLog) -> None:
