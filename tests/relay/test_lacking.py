@@ -124,7 +124,7 @@ def troubles(log: MemoryLog) -> list[str] | None:
 def test_a_running_relay_reports_what_waits_and_what_refuses(
     master: Master, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lacking, "SILENT", 0.0)
+    monkeypatch.setitem(lacking.find_trouble.__kwdefaults__, "patience", 0.0)
     with running_relay(master.settings(scan=0.05), log):
         assert eventually(lambda: troubles(log) == [])
         with master.outbox("one").sending(wait=True):
