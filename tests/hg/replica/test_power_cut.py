@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A power cut takes applied events from a mirror's store, and leaves the watermark, which was renamed, ahead of it."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -68,3 +69,37 @@ def test_a_power_cut_that_takes_the_release_waits_for_it(cut: tuple[Author, Path
     author, folder = cut
     outcome = worker.perform(author, items=(), released=2)
     assert (outcome.serving, read_shown(folder)) == (2, (2, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "lost", "is_filled"),
+    [
+        ("00changelog.i", 50, False),
+        ("00changelog.i", 50, True),
+        ("00changelog.i", 999, False),
+        ("00changelog.d", 1, False),
+    ],
+    ids=["shorter", "zeros", "empty", "data"],
+)
+def test_a_torn_store_serves_nothing_until_it_is_healed(
+    bench: Bench, worker: Worker, name: str, lost: int, is_filled: bool
+) -> None:
+    author = bench.author("repo")
+    bench.serve_master()
+    for _ in range(3):
+        author.push()
+    assert worker.perform(author).serving == 4
+    file = bench.where(author) / ".hg/store" / name
+    size = file.stat().st_size
+    os.truncate(file, max(size - lost, 0))
+    if is_filled:
+        os.truncate(file, size)
+    found = scan.inspect(str(bench.where(author)))
+    assert found is not None
+    assert found.checkpoint is not None
+    assert (found.checkpoint.seq, found.serving) == (4, 0)
+    torn = worker.perform(author, items=())
+    assert torn.trouble is not None
+    assert (torn.serving, torn.trouble.passing) == (0, False)
+    healed = worker.perform(author, heal=torn.trouble.reason)
+    assert (healed.serving, healed.trouble) == (4, None)

@@ -46,6 +46,8 @@ def release(
         found = replicated.find(repo, released)
         if found is not None and found[0].seq > local.serving and _can_show(repo, newest, found[0]):
             shown, moved = found
+            if not local.serving and shown.length:
+                repo[shown.length - 1].manifest()  # after a power cut the index may be whole, and what it names torn
             hgrc = replicated.hgrc_since(repo, local.serving, released)
             if hgrc is not None:
                 put(repo, hgrc)

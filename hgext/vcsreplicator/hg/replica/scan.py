@@ -77,8 +77,9 @@ def inspect(folder: str, name: str = ".hg") -> FoundRepository | None:
 
     Raises PermissionError if this user may not read it: it may be sound, and a copy must not take its place.
     """
+    store = Store(os.path.join(folder, name, "store"))
     try:
-        checkpoint = next(read_backwards(Store(os.path.join(folder, name, "store"))), None)
+        checkpoint = next(read_backwards(store), None)
     except PermissionError:
         raise
     except (TornRecord, MalformedEvent, OSError) as problem:
@@ -86,8 +87,9 @@ def inspect(folder: str, name: str = ".hg") -> FoundRepository | None:
     if checkpoint is None:
         return None
     shown = read_watermark(Store(os.path.join(folder, ".hg")))
-    # A power cut may leave a watermark that is ahead of the store. Clients may see nothing then: the release is repeated.
-    serving = shown.seq if shown is not None and shown.seq <= checkpoint.seq else 0
+    # A power cut may leave a watermark that is ahead of the store, or a store that is torn. Clients may see nothing then: the
+    # release is repeated, and finds what is torn.
+    serving = shown.seq if shown is not None and shown.seq <= checkpoint.seq and shown.fits_store(store) else 0
     return FoundRepository(folder=folder, checkpoint=checkpoint, serving=serving)
 
 

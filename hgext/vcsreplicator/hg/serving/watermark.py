@@ -19,6 +19,7 @@ writes them again.
 
 import os
 import re
+import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -27,9 +28,10 @@ from typing import TYPE_CHECKING
 from mercurial import repoview
 from mercurial.localrepo import localrepository
 from mercurial.node import bin, hex
+from mercurial.revlogutils import constants
 from mercurial.utils import cborutil
 
-from ...outbox.folder import read_file
+from ...outbox.folder import open_regular, read_file
 from ...words.errors import Diverged
 from ...words.event import NULL_NODE, UNKNOWN_SETTINGS, ClientSettings
 from .. import observe
@@ -61,6 +63,26 @@ class Watermark:
     def fits(self, repo: localrepository) -> bool:
         """Return whether the changelog begins as it did when the watermark was written."""
         return observe.begins_with(repo, self.length, self.tip)
+
+    def fits_store(self, store: "Folder") -> bool:
+        """Return the same without opening the repository, as far as the changelog's last shown entry says.
+
+        A power cut may leave the file shorter, or with zeros at its end. Raises PermissionError if this user may not read it.
+        """
+        if not self.length:
+            return True
+        entry = constants.INDEX_ENTRY_V1
+        try:
+            with open(store.join(b"00changelog.i"), "rb", opener=open_regular) as file:
+                file.seek((self.length - 1) * entry.size)
+                start, size, *_, node = entry.unpack(file.read(entry.size))
+            # The format's number stands in the first entry where others have the start of their data.
+            end = (start >> 16 if self.length > 1 else 0) + size
+            return bytes(node).hex() == self.tip and os.stat(store.join(b"00changelog.d")).st_size >= end
+        except PermissionError:
+            raise
+        except (OSError, struct.error):
+            return False
 
 
 def read_watermark(folder: "Folder") -> Watermark | None:
