@@ -394,7 +394,7 @@ def test_a_group_that_may_write_beside_a_repository_may_write_in_it(tmp_path: Pa
     expected = give(folder)
     if mode & 0o20:
         expected += f" && chmod -R g+rwX {folder} && find {folder} -type d -exec chmod g+s {{}} +"
-        expected += " -o -path '*/.hg/hgrc' -exec chmod g-w {} +"
+        expected += " -o -type f -path '*/.hg/hgrc' -exec chmod g-w {} +"
     denied = PermissionError(errno.EACCES, "Permission denied", f"{folder}/.hg/store")
     assert explain(folder, denied) == f"Permission denied: {folder}/.hg/store; as root, run: {expected}"
 

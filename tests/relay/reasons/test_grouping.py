@@ -52,7 +52,7 @@ def test_many_repositories_of_a_group_get_its_right_but_not_on_their_hgrc(tmp_pa
     top = str(tmp_path)
     [trouble] = group_troubles([waiting(f"{top}/{number}") for number in range(9)], [top])
     given = f"chown -R {name_own_user()} {top} && chmod -R g+rwX {top}"
-    settled = f"find {top} -type d -exec chmod g+s {{}} + -o -path '*/.hg/hgrc' -exec chmod g-w {{}} +"
+    settled = f"find {top} -type d -exec chmod g+s {{}} + -o -type f -path '*/.hg/hgrc' -exec chmod g-w {{}} +"
     assert trouble.text.endswith(f"run: {given} && {settled}")
 
 

@@ -21,3 +21,14 @@ def test_repositories_without_an_hgrc_are_given_by_a_command_that_succeeds(tmp_p
     shared = stat.S_ISGID | stat.S_IWGRP
     assert all((tmp_path / name / ".hg/store").stat().st_mode & shared == shared for name in names)
     assert not hgrc.stat().st_mode & stat.S_IWGRP
+
+
+def test_the_command_changes_no_file_that_a_link_in_place_of_an_hgrc_names(tmp_path: Path) -> None:
+    (tmp_path / "a/.hg/store").mkdir(parents=True)
+    outside = tmp_path / "outside"
+    outside.touch()
+    outside.chmod(0o664)
+    (tmp_path / "a/.hg/hgrc").symlink_to(outside)
+    command = give_repositories([str(tmp_path / "a")], f"{os.geteuid()}:{os.getegid()}")
+    subprocess.run(["sh", "-c", command], check=True)
+    assert stat.S_IMODE(outside.stat().st_mode) == 0o664

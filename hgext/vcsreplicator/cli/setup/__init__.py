@@ -23,7 +23,18 @@ from ...words.errors import BadConfig, Refused
 from ..options import with_insecure
 from .answers import HG, HostAnswers, Role, choose_answers
 from .machine import Machine, has_user, succeeds
-from .plan import HOMES, FoundHost, MakeFolder, RunCommand, SetupStep, WriteFile, describe, key_file, make_plan
+from .plan import (
+    HOMES,
+    FoundHost,
+    GiveRights,
+    MakeFolder,
+    RunCommand,
+    SetupStep,
+    WriteFile,
+    describe,
+    key_file,
+    make_plan,
+)
 from .repositories import Examination, ProblemKind, examine
 from .texts import PASSWORD
 
@@ -167,12 +178,16 @@ def _look_around(answers: HostAnswers, examined: Examination, *, is_fixed: bool)
         raise BadConfig(f"setup: {PASSWORD} is missing: write the broker's password into it, with mode 0600")
     home = pwd.getpwnam(HG).pw_dir if has_user(HG) else HOMES[HG]
     has_key = not answers.copies_over_ssh or (os.path.exists(key_file(home)) and _knows_master(answers.master, home))
-    remedies = tuple(problem.remedy for problem in examined.problems if problem.is_mendable and is_fixed)
+    lacking = tuple(
+        GiveRights(answers.repos, problem.folders, problem.remedy, is_hgrc=problem.kind is ProblemKind.HGRC)
+        for problem in examined.problems
+        if problem.is_mendable and is_fixed
+    )
     return FoundHost(
         programs=str(programs),
         units=units,
         repositories=examined.replicable,
-        remedies=remedies,
+        lacking=lacking,
         has_key=has_key,
         home=home,
     )

@@ -25,7 +25,8 @@ from ...log.ownership import name_group, name_user
 from ...words import shape
 from ...words.errors import BadConfig, MalformedEvent, Refused
 from .answers import HG, HostAnswers
-from .plan import GiveSecret, JoinGroup, MakeFolder, MakeUser, RunCommand, SetupStep, WriteFile
+from .plan import GiveRights, GiveSecret, JoinGroup, MakeFolder, MakeUser, RunCommand, SetupStep, WriteFile
+from .rights import close_hgrc, give_repository
 
 RECORD = "/etc/vcsreplicator/setup.json"
 # Bytes of a record, at most; more than any setup writes.
@@ -75,6 +76,8 @@ class Machine:
                 return self._compare_rights(step.path, step.owner, step.mode)
             case GiveSecret():
                 return None if self._prefix else self._compare_rights(step.path, step.owner, 0o600) and ""
+            case GiveRights():
+                return None if self._prefix else ""
             case WriteFile():
                 return self._compare_file(step)
             case RunCommand():
@@ -100,6 +103,12 @@ class Machine:
             case WriteFile():
                 self._note(f"file {step.path}", _digest(step.text.encode()))
                 _write_file(self.place(step.path), step.text, step.mode)
+            case GiveRights():
+                for folder in step.folders:
+                    if step.is_hgrc:
+                        close_hgrc(step.root, folder)
+                    else:
+                        give_repository(step.root, folder, *find_owner(HG))
             case GiveSecret():
                 os.chmod(step.path, 0o600)
                 _run(step.command())
@@ -193,7 +202,7 @@ class Machine:
         folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             if not self._prefix:
-                os.fchown(folder, pwd.getpwnam(step.owner).pw_uid, grp.getgrnam(step.owner).gr_gid)
+                os.fchown(folder, *find_owner(step.owner))
             os.fchmod(folder, step.mode)
         finally:
             os.close(folder)
@@ -220,6 +229,11 @@ class Machine:
             found.splitlines(), step.text.splitlines(), step.path, "as setup writes it", lineterm=""
         )
         return "\n".join(lines) or None
+
+
+def find_owner(name: str) -> tuple[int, int]:
+    """Return the numbers of a user and of the group of the same name; raises KeyError."""
+    return pwd.getpwnam(name).pw_uid, grp.getgrnam(name).gr_gid
 
 
 def has_user(name: str) -> bool:

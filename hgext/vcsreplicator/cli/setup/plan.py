@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ...config import DEFAULT_FILE
+from ...words.errors import visible
 from . import texts
 from .answers import HG, STATE, HostAnswers, Role
 
@@ -91,12 +92,28 @@ class RunCommand:
         return self.words if self.user == "root" else ("sudo", "-u", self.user, *self.words)
 
 
-SetupStep = MakeUser | JoinGroup | MakeFolder | WriteFile | GiveSecret | RunCommand
+@dataclass(frozen=True, slots=True)
+class GiveRights:
+    """Rights on repositories below `root`, or, with `is_hgrc`, none but the owner's on their hgrc.
+
+    `shown` is what an operator would run where no other account writes.
+    """
+
+    root: str
+    folders: tuple[str, ...]
+    shown: str
+    is_hgrc: bool = False
+
+    def command(self) -> tuple[str, ...]:
+        return ("sh", "-c", self.shown)
+
+
+SetupStep = MakeUser | JoinGroup | MakeFolder | WriteFile | GiveSecret | GiveRights | RunCommand
 
 
 def describe(step: SetupStep) -> str:
     """Return what an operator would type in place of the step."""
-    return f"write {step.path}" if isinstance(step, WriteFile) else shlex.join(step.command())
+    return visible(f"write {step.path}" if isinstance(step, WriteFile) else shlex.join(step.command()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,14 +121,14 @@ class FoundHost:
     """What the machine has.
 
     `programs` is the folder of `vcsreplicator` and `hg`, `units` the packaged units by name, `repositories` how many can be
-    replicated. `remedies` are commands that give these the rights that they need. `home` is that of the user HG; `has_key` says
+    replicated. `lacking` are the steps that give these the rights that they need. `home` is that of the user HG; `has_key` says
     whether master and mirror can know each other's keys.
     """
 
     programs: str
     units: Mapping[str, str]
     repositories: int = 0
-    remedies: tuple[str, ...] = ()
+    lacking: tuple[GiveRights, ...] = ()
     has_key: bool = True
     home: str = HOMES[HG]
 
@@ -123,8 +140,7 @@ def key_file(home: str) -> str:
 
 def make_plan(answers: HostAnswers, found: FoundHost, *, with_systemd: bool) -> list[SetupStep]:
     """List the steps in their order; each can be repeated."""
-    rights = [RunCommand(("sh", "-c", remedy)) for remedy in found.remedies]
-    steps = [*_list_users(answers), *_list_folders(answers, found), *rights, *_list_files(answers, found)]
+    steps = [*_list_users(answers), *_list_folders(answers, found), *found.lacking, *_list_files(answers, found)]
     return [*steps, *_list_commands(answers, found, with_systemd=with_systemd)]
 
 

@@ -19,7 +19,7 @@ from ...outbox.folder import open_regular
 from ...relay.reasons.rights import give_repositories
 from ...relay.scan import find_repositories, may_hold_repositories
 from ...status.wording import name_paths
-from ...words.errors import MalformedEvent, Refused
+from ...words.errors import MalformedEvent, Refused, visible
 from ...words.path import check_path, wire_path
 from .answers import HG
 
@@ -68,7 +68,7 @@ class Problem:
 
     def __str__(self) -> str:
         count = "1 repository" if len(self.folders) == 1 else f"{len(self.folders)} repositories"
-        return f"{count} ({name_paths(self.folders)}): {self.reason}; {self.remedy}"
+        return visible(f"{count} ({name_paths(self.folders)}): {self.reason}; {self.remedy}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,9 @@ def _examine_content(folder: str, opener: "MasterRepositories") -> Iterator[tupl
         yield ProblemKind.FORMAT, str(error).replace(folder, "FOLDER")
     hgrc = f"{folder}/.hg/hgrc"
     with contextlib.suppress(OSError), open(hgrc, encoding="utf-8", errors="replace", opener=open_regular) as file:
-        if os.fstat(file.fileno()).st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        if os.path.islink(hgrc):
+            yield ProblemKind.CODE, "its hgrc is a link, to a file that others may own"
+        elif os.fstat(file.fileno()).st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             yield ProblemKind.HGRC, "other users than its owner may write its hgrc, which may have hooks"
         if _runs_code(file.read(_CODE_LIMIT)):
             yield ProblemKind.CODE, "its hgrc has hooks or extensions, which run in each push"

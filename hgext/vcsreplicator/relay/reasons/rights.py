@@ -33,7 +33,7 @@ def give_repositories(folders: Sequence[str], owner: str | None = None) -> str:
             return f"chown -R {name_own_user()} {quoted}"
         owner = f"{name_user(os.geteuid())}:{groups.pop()}"
     # Without the first, what a member of the group adds would be in a group of its own.
-    settle = f"find {quoted} -type d -exec chmod g+s {{}} + -o -path '*/.hg/hgrc' -exec chmod g-w {{}} +"
+    settle = f"find {quoted} -type d -exec chmod g+s {{}} + -o -type f -path '*/.hg/hgrc' -exec chmod g-w {{}} +"
     return f"chown -R {owner} {quoted} && chmod -R g+rwX {quoted} && {settle}"
 
 

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The rights on repositories that root gives, in folders to which others may write.
+
+They may put a link in place of a file or folder at any time: each is opened without following one, and changed as it was opened.
+"""
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import PurePath
+
+from pushlog.store.appendfile import walk
+
+_IS_NO_FILE = (errno.ELOOP, errno.ENOENT, errno.ENXIO)
+
+
+def give_repository(root: str, folder: str, user: int, group: int) -> None:
+    """Give a repository below `root` to a user and a group, with the right to write all but its hgrc.
+
+    Raises OSError, also where a link is in place of a folder above the repository.
+    """
+    with _open_folder(root, folder) as place:
+        for path, _, names, inside in os.fwalk(".", dir_fd=place):  # without links
+            os.fchown(inside, user, group)
+            os.fchmod(inside, stat.S_IMODE(os.fstat(inside).st_mode) | 0o2070)
+            for name in names:
+                for file, mode in _open_file(inside, name):
+                    os.fchown(file, user, group)
+                    is_hgrc = name == "hgrc" and path.endswith("/.hg")
+                    os.fchmod(file, mode & ~0o020 if is_hgrc else mode | (0o070 if mode & 0o111 else 0o060))
+
+
+def close_hgrc(root: str, folder: str) -> None:
+    """Let only its owner write the hgrc of a repository below `root`; raises OSError as above."""
+    with _open_folder(root, os.path.join(folder, ".hg")) as place:
+        for file, mode in _open_file(place, "hgrc"):
+            os.fchmod(file, mode & ~0o022)
+
+
+@contextlib.contextmanager
+def _open_folder(root: str, folder: str) -> Iterator[int]:
+    top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with walk(top, PurePath(folder).relative_to(root).parts) as place:
+            yield place
+    finally:
+        os.close(top)
+
+
+def _open_file(folder: int, name: str) -> Iterator[tuple[int, int]]:
+    """Yield a file and its rights; nothing for a link, a pipe, or what is gone."""
+    try:
+        file = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    except OSError as error:
+        if error.errno not in _IS_NO_FILE:
+            raise
+        return
+    try:
+        found = os.fstat(file)
+        if stat.S_ISREG(found.st_mode):
+            yield file, found.st_mode & 0o777
+    finally:
+        os.close(file)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The rights that `setup` gives as root in a folder to which others write, while they put links in the way."""
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.cli.setup import machine
+from hgext.vcsreplicator.cli.setup.machine import Machine
+from hgext.vcsreplicator.cli.setup.plan import GiveRights, describe
+from hgext.vcsreplicator.cli.setup.repositories import Problem, ProblemKind, examine
+
+CLOSED = 0o600
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A folder and a file of root's, which no repository has."""
+    folder = tmp_path / "outside"
+    (folder / "a").mkdir(parents=True, mode=0o700)
+    (folder / "a/secret").touch(mode=CLOSED)
+    return folder
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A root with the repository `team/a`."""
+    (tmp_path / "repos/team/a/.hg/store").mkdir(parents=True)
+    return tmp_path / "repos"
+
+
+@pytest.fixture(autouse=True)
+def own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process stands for the user who owns all repositories."""
+    monkeypatch.setattr(machine, "find_owner", lambda name: (os.geteuid(), os.getegid()))
+
+
+def give(root: Path, *, is_hgrc: bool = False) -> None:
+    Machine().perform(GiveRights(str(root), (str(root / "team/a"),), "shown", is_hgrc=is_hgrc))
+
+
+def modes(folder: Path) -> set[int]:
+    return {stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*")}
+
+
+def test_a_repository_is_given_with_all_but_its_hgrc(root: Path) -> None:
+    folder = root / "team/a"
+    for name, mode in (("hgrc", 0o664), ("requires", 0o600), ("store/00changelog.i", 0o640)):
+        (folder / ".hg" / name).touch()
+        (folder / ".hg" / name).chmod(mode)
+    (folder / "run").touch()
+    (folder / "run").chmod(0o4700)
+    give(root)
+    found = {str(path.relative_to(folder)): stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*")}
+    assert (found[".hg/hgrc"], found[".hg/requires"], found[".hg/store/00changelog.i"]) == (0o644, 0o660, 0o660)
+    assert found["run"] == 0o770
+    assert found[".hg/store"] & 0o2070 == 0o2070
+
+
+@pytest.mark.parametrize("place", ["team", "team/a", "team/a/.hg", "team/a/.hg/store", "team/a/.hg/hgrc"])
+def test_setup_gives_nothing_outside_a_repository_by_a_link(place: str, root: Path, outside: Path) -> None:
+    (root / "team/a/.hg/hgrc").touch()
+    (outside / "a/secret").chmod(0o660 if place.endswith("hgrc") else CLOSED)
+    before = modes(outside)
+    (root / place).rename(root / "away")
+    (root / place).symlink_to(outside / "a/secret" if place.endswith("hgrc") else outside)
+    with pytest.raises(OSError) if place in ("team", "team/a") else contextlib.nullcontext():
+        give(root)
+    assert modes(outside) == before
+
+
+def test_setup_closes_an_hgrc_and_not_the_file_that_a_link_names(root: Path, outside: Path) -> None:
+    hgrc = root / "team/a/.hg/hgrc"
+    hgrc.touch()
+    hgrc.chmod(0o666)
+    give(root, is_hgrc=True)
+    assert stat.S_IMODE(hgrc.stat().st_mode) == 0o644
+    hgrc.unlink()
+    hgrc.symlink_to(outside / "a/secret")
+    (outside / "a/secret").chmod(0o666)
+    give(root, is_hgrc=True)
+    assert stat.S_IMODE((outside / "a/secret").stat().st_mode) == 0o666
+
+
+def test_an_hgrc_that_is_a_link_is_named_and_not_changed(root: Path, outside: Path) -> None:
+    (root / "team/a/.hg/requires").write_text("revlogv1\nstore\n")
+    (root / "team/a/.hg/store/00changelog.i").touch()
+    (outside / "a/secret").chmod(0o666)
+    (root / "team/a/.hg/hgrc").symlink_to(outside / "a/secret")
+    found = {problem.kind: problem.reason for problem in examine(str(root), None).problems}
+    assert "link" in found[ProblemKind.CODE]
+    assert ProblemKind.HGRC not in found
+
+
+def test_a_name_that_steers_a_terminal_is_shown_with_escapes() -> None:
+    folder = "/repos/\x1b]0;x\x07"
+    problem = Problem(kind=ProblemKind.RIGHTS, reason="x", folders=(folder,))
+    shown = str(problem) + describe(GiveRights("/repos", (folder,), problem.remedy))
+    assert shown.isprintable()
+    assert "\\x1b" in shown
