@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 from hgext.vcsreplicator.cli import promote
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror.jobs import promotion
+from hgext.vcsreplicator.mirror.supervision import boot
 from hgext.vcsreplicator.words.event import Event
 from testing.builders.cluster import Cluster
 from testing.builders.master.pushing import events
@@ -80,6 +81,7 @@ def test_pushes_go_on_after_a_mirror_became_the_master(tmp_path: Path, monkeypat
         for _ in range(2):
             done = run(cluster, "--yes")
             assert (done.exit_code, done.exception) == (0, None), done.output
+        assert not (root / boot.FILE).exists(), "after a restart of the machine it would refuse the master's lists"
         cluster.start("relay", "web-master")
         for clone in clones.values():
             cluster.commit(clone, "second")

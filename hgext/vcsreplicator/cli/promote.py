@@ -23,6 +23,7 @@ from ..mirror.jobs import promotion
 from ..mirror.notes import Notes
 from ..mirror.service import lock_folder
 from ..mirror.settings import MirrorSettings
+from ..mirror.supervision import boot
 from ..mirror.task import FoundRepository
 from ..relay.mastership import claim, read_master
 from ..relay.settings import RelaySettings
@@ -152,6 +153,8 @@ def _read_logged(log: Log, checkpoint: Checkpoint) -> Event | None:
 
 def _put_away(settings: MirrorSettings) -> None:
     """Move the mirror's own folder to the master's notes, so that its root is served as a master's."""
+    with suppress(FileNotFoundError):
+        os.unlink(os.path.join(settings.root, boot.FILE))
     kept = os.path.join(settings.root, NOTES, "mirror")
     if os.path.isdir(kept):  # a repeated promotion has made an empty one
         shutil.rmtree(settings.folder)
