@@ -15,6 +15,7 @@ import pytest
 from hgext.vcsreplicator.mirror import service
 from hgext.vcsreplicator.mirror.jobs.bootstrap import BootstrapSettings, bootstrap
 from hgext.vcsreplicator.mirror.mounts import MountedRoot
+from hgext.vcsreplicator.mirror.supervision import boot
 from hgext.vcsreplicator.words.errors import BadConfig, Refused, Unavailable
 from hgext.vcsreplicator.words.passing import is_passing
 from hgext.vcsreplicator.words.roster import Verb
@@ -187,6 +188,16 @@ def test_a_mirror_whose_root_becomes_another_folder_ends(bench: Bench, served: A
     push(bench, served)
     with bench.mirror():
         bench.wait_served(served)
+
+
+def test_a_root_unmounted_before_an_orderly_stop_is_no_failure(
+    bench: Bench, served: Author, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MountedRoot, "watch", lambda *_: None)  # the stop comes before its next look
+    with bench.mirror():
+        away = unmount(bench)
+    assert os.listdir(bench.root) == []
+    assert boot.read(str(away)).boot == boot.read_boot()
 
 
 @pytest.mark.sample(1)

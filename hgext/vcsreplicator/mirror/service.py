@@ -108,8 +108,12 @@ def run(settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Cal
             control_reader.stop()
             namesakes.stop()
             supervisor.close(DRAIN)
-        root.check()
-        supervisor.losses.end()
+        try:
+            root.check()
+        except Unavailable as error:  # it serves nothing, and was not synced: after a power cut everything is compared
+            logger.warning("root not synced", reason=str(error))
+        else:
+            supervisor.losses.end()
 
 
 def _read_log(log: Log, mirror: str, stop: threading.Event) -> Table | None:
