@@ -98,3 +98,12 @@ def test_the_file_is_on_disk_before_it_has_its_name(root: Path, monkeypatch: pyt
         monkeypatch.setattr(os, name, lambda *at, name=name, called=called: (calls.append(name), called(*at))[1])
     boot.write(str(root), "first", {})
     assert calls == ["fsync", "rename", "fsync"]
+
+
+def test_the_web_servers_user_may_read_the_file_under_any_umask(root: Path) -> None:
+    former = os.umask(0o077)
+    try:
+        boot.write(str(root), "first", {})
+    finally:
+        os.umask(former)
+    assert (root / boot.FILE).stat().st_mode & 0o777 == 0o644

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What a power cut took stays refused until it is served again, or until nothing says that it ever comes."""
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -8,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from hgext.vcsreplicator.mirror import MirrorSettings
+from hgext.vcsreplicator.mirror.checkpoint import before_first
 from hgext.vcsreplicator.mirror.supervision import boot
 from hgext.vcsreplicator.mirror.supervision.life import Following
 from hgext.vcsreplicator.mirror.supervision.losses import PowerLosses
@@ -92,6 +94,23 @@ def test_nothing_is_waited_for_that_the_log_lost(machine: Machine, lost: dict[st
     machine.find(**lost)
     losses.look()
     assert not machine.is_refused
+
+
+def test_a_power_cut_that_brings_an_older_incarnation_back_is_a_loss(machine: Machine) -> None:
+    for incarnation, is_refused in (("former", True), ("inc", False)):
+        machine.boot(f"second, {incarnation}")
+        machine.find(checkpoint=before_first("id", incarnation, "project/repo", 1))
+        machine.start(acked=5, serving=9)
+        assert machine.is_refused is is_refused
+
+
+def test_looks_at_what_lacks_ask_the_disk_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.boot("second")
+    losses = machine.start(acked=5, serving=3)
+    monkeypatch.setattr(
+        os, "lstat", lambda *_, **__: pytest.fail("five looks a second, at perhaps 10,000 repositories")
+    )
+    losses.look()
 
 
 def test_a_repository_that_leaves_the_mirror_is_waited_for_no_more(machine: Machine) -> None:

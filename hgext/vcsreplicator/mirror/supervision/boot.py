@@ -113,6 +113,7 @@ def write(root: str, boot: str, lacking: Mapping[str, Lacking]) -> None:
     with open(f"{final}.new", "w", encoding="ascii") as file:
         file.write(f"{content}\n")
         file.flush()
+        os.fchmod(file.fileno(), 0o644)  # for the web servers' users, under any umask
         os.fsync(file.fileno())
     os.rename(f"{final}.new", final)
     folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

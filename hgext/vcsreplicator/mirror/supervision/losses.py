@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What a power cut took from this mirror: clients are refused until it is served again."""
 
+import functools
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -83,14 +84,21 @@ class PowerLosses:
         }
 
     def _find_folder(self, following: Following) -> str:
-        folder = following.disk.folder or self._settings.local(following.master_path)
-        return os.path.relpath(os.path.realpath(folder), os.path.realpath(self._root))
+        return _find_relative(following.disk.folder or self._settings.local(following.master_path), self._root)
+
+
+@functools.cache
+def _find_relative(folder: str, root: str) -> str:
+    """Return a folder's path below the root, links resolved, asking the disk once: each look needs all of them."""
+    return os.path.relpath(os.path.realpath(folder), os.path.realpath(root))
 
 
 def _is_lacking(following: Following, wanted: Lacking) -> bool:
     """Return whether a repository serves less than it did, and than is released.
 
-    What the log lost, by its states, is waited for no more, nor the history of an incarnation that ended.
+    What the log lost, by its states, is waited for no more, nor the history of an incarnation that ended. Another incarnation on
+    the disk serves nothing of the wanted one.
     """
-    log = following.log
-    return log.incarnation == wanted.incarnation and following.disk.serving < min(wanted.serving, log.released)
+    log, here = following.log, following.checkpoint
+    serving = 0 if here and here.incarnation != wanted.incarnation else following.disk.serving
+    return log.incarnation == wanted.incarnation and serving < min(wanted.serving, log.released)
