@@ -16,10 +16,10 @@ from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.relay import fork
 from hgext.vcsreplicator.words.errors import NotAuthorized, Unavailable
 from hgext.vcsreplicator.words.event import Event, Type
-from hgext.vcsreplicator.words.records import RepositoryState
+from hgext.vcsreplicator.words.records import MASTER_KEY, MasterRecord, RepositoryState
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.log.memorylog import MemoryLog
-from testing.waiting import eventually
+from testing.waiting import PATIENCE, eventually
 
 NEWEST = NewestEvent(
     repository="a" * 32, incarnation="b" * 32, path="x", generation=1, seq=1, id="c" * 32, digest="d" * 64
@@ -180,5 +180,21 @@ def test_a_relay_that_may_not_read_of_promotions_reads_the_states(stop: threadin
     watching = watch(log, stop)
     assert watching.fork(Box()) is not None
     assert watching.successor("hg://master") is None
+    stop.set()
+    watching.close()
+
+
+def test_what_is_no_promotion_makes_no_former_master_send_again(stop: threading.Event) -> None:
+    log = MemoryLog()
+    log.create(topics())
+    promotion = MasterRecord(source="hg://alpha", mirror="alpha", replaces=("hg://old",), time=1.0)
+    log.append([NewRecord(topic=SERVICES, key=MASTER_KEY, value=to_json(promotion))])
+    watching, seen = watch(log, stop), threading.Event()
+    watching.on_state = lambda state: seen.set()
+    eventually(lambda: watching.successor("hg://old") is not None)
+    log.append([NewRecord(topic=SERVICES, key=MASTER_KEY, value=b"{}")])
+    log.append([NewRecord(topic=STATE, key=NEWEST.repository, value=GOLDEN.read_bytes())])
+    assert seen.wait(PATIENCE)
+    assert watching.successor("hg://old") is not None
     stop.set()
     watching.close()

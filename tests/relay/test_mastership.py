@@ -3,11 +3,11 @@
 
 import pytest
 
-from hgext.vcsreplicator.log import Log, topics
+from hgext.vcsreplicator.log import SERVICES, Log, NewRecord, topics
 from hgext.vcsreplicator.relay import mastership
 from hgext.vcsreplicator.relay.mastership import claim, read_master
 from hgext.vcsreplicator.words.errors import Refused
-from hgext.vcsreplicator.words.records import MasterRecord
+from hgext.vcsreplicator.words.records import MASTER_KEY, MasterRecord
 from testing.builders.log.memorylog import MemoryLog
 
 ALPHA, BETA = (
@@ -30,6 +30,13 @@ def test_a_promotion_is_refused_if_another_one_was_recorded_meanwhile(log: Memor
     assert read_master(log) == ALPHA
     claim(log, BETA, ALPHA)
     assert read_master(log) == BETA
+
+
+def test_a_record_that_is_no_promotion_replaces_no_master_and_is_written_over(log: MemoryLog) -> None:
+    log.append([NewRecord(topic=SERVICES, key=MASTER_KEY, value=b'{"replaces":"all"}')])
+    assert read_master(log) is None
+    claim(log, ALPHA, None)
+    assert read_master(log) == ALPHA
 
 
 def test_of_two_promotions_at_the_same_instant_one_is_recorded(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:

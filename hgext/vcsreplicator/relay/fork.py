@@ -149,7 +149,8 @@ class StateWatch:
         if record.topic != SERVICES:
             return _read_state(record, states)
         if record.key == MASTER_KEY:
-            self._promotion = try_json(MasterRecord, record.value)
+            # What cannot be read makes no former master send again.
+            self._promotion = try_json(MasterRecord, record.value) or self._promotion
         return None
 
 

@@ -8,7 +8,7 @@ from ..log.table import read_table
 from ..outbox.file import Fork
 from ..words.errors import BadConfig, Fenced, Refused
 from ..words.records import MASTER_KEY, MasterRecord
-from ..words.shape import from_json, to_json
+from ..words.shape import to_json, try_json
 
 # In the reason why a former master refuses pushes, behind the source of the new one.
 IS_MASTER = " is the master now"
@@ -17,13 +17,12 @@ IS_MASTER = " is the master now"
 def read_master(log: Log) -> MasterRecord | None:
     """Read the newest promotion; None if there was none, or the log has no such topic.
 
-    Raises MalformedEvent, and Unavailable.
+    A record that cannot be read is none, so that it stops no push. Raises Unavailable.
     """
     try:
-        value = read_table(log, SERVICES).value(SERVICES, MASTER_KEY)
+        return try_json(MasterRecord, read_table(log, SERVICES).value(SERVICES, MASTER_KEY))
     except BadConfig:
         return None
-    return None if value is None else from_json(MasterRecord, value)
 
 
 def fork_of_former(newest: MasterRecord | None, source: str) -> Fork | None:
