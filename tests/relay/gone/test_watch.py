@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hgext.vcsreplicator.log import EVENTS, STATE, NewRecord, topics
+from hgext.vcsreplicator.log import EVENTS, SERVICES, STATE, NewRecord, topics
 from hgext.vcsreplicator.outbox.entry import Entry, NewestEvent, before_first_event
 from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.relay.fork import StateWatch
@@ -20,6 +20,7 @@ from hgext.vcsreplicator.relay.scan import find_repositories
 from hgext.vcsreplicator.relay.settings import RelaySettings, Removed
 from hgext.vcsreplicator.words import digest, wire
 from hgext.vcsreplicator.words.event import Event, Type
+from hgext.vcsreplicator.words.records import MASTER_KEY, MasterRecord
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.aggregator.states import state_of
 from testing.builders.log.memorylog import MemoryLog
@@ -138,6 +139,18 @@ def test_a_relay_that_only_reports_never_deletes_what_was_removed(make: Callable
     assert "put it back, or announce its deletion: vcsreplicator forget one --yes; " in text
     assert host.deletions() == []
     assert not (host.root / ".vcsreplicator").exists()
+
+
+def test_a_former_master_deletes_nothing_that_is_removed_there(make: Callable[..., Host]) -> None:
+    host = make("one")
+    host.remove("one")
+    host.look()
+    record = MasterRecord(source="hg://alpha", mirror="alpha", replaces=(SOURCE,), time=1.0)
+    host.log.append([NewRecord(topic=SERVICES, key=MASTER_KEY, value=to_json(record))])
+    host.wait()
+    [text] = host.look()
+    assert "keeps the relay from announcing its deletion: hg://alpha is the master now" in text
+    assert host.deletions() == []
 
 
 def test_a_restart_does_not_forget_that_a_repository_was_removed(make: Callable[..., Host]) -> None:

@@ -107,10 +107,15 @@ def _is_forked(ui: "Ui", log: Log, box: Outbox, source: str) -> bool:
 def _send_deleted(ui: "Ui", sender: EventSender, root: str) -> None:
     """Send events of deleted repositories and remove these, as the relay's rounds do.
 
-    What is left of an interrupted removal is removed.
+    What is left of an interrupted removal is removed. A former master sends and removes nothing.
     """
+    from ...relay.mastership import fork_of_former, read_master
+
     folder = os.path.join(root, creation.NOTES, creation.DELETED)
-    for name in os.listdir(folder) if os.path.isdir(folder) else ():
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    if names and fork_of_former(read_master(sender.log), sender.source) is not None:
+        return
+    for name in names:
         gone = os.path.join(folder, name)
         try:
             is_rest = not is_folder(os.path.join(gone, ".hg", "store"))

@@ -15,6 +15,7 @@ from ...words.clock import Clock
 from ...words.errors import MalformedEvent, Refused
 from ...words.event import Changes, Event, MasterSettings, Tip, Type
 from ...words.records import RepositoryState
+from ..mastership import fork_of_former, read_master
 from ..scan import find_repositories, is_folder, may_hold_repositories
 from .finding import find_places
 
@@ -73,7 +74,12 @@ def make_deletion(log: Log, state: RepositoryState, clock: Clock, stop: threadin
 
 
 def append_deletion(log: Log, event: Event, source: str) -> None:
-    """Write a deletion into the log; it is there when this function returns."""
+    """Write a deletion into the log; it is there when this function returns.
+
+    Raises Refused for the source of a master in whose place a mirror was promoted.
+    """
+    if (fork := fork_of_former(read_master(log), source)) is not None:
+        raise Refused(fork.reason)
     headers = wire.headers(event, source)
     log.append([NewRecord(topic=EVENTS, key=event.repository, value=wire.encode(event), headers=headers)])
 
