@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A round of the relay costs a quiet repository three system calls, and misses nothing that changes."""
+"""A round of the relay costs a quiet repository four system calls, and misses nothing that changes."""
 
+import grp
 import os
 import shutil
 import sys
@@ -58,10 +59,10 @@ def count_calls(act: Callable[[], object]) -> Counter[str]:
     return calls
 
 
-def test_a_quiet_repository_costs_a_round_three_calls(quiet: Round) -> None:
+def test_a_quiet_repository_costs_a_round_four_calls(quiet: Round) -> None:
     calls = [count_calls(lambda: quiet.round(1000.0)) for _ in range(TURNS)]
     asked = sum((each for each in calls), Counter[str]())
-    assert asked["stat"] <= TURNS * (3 * len(NAMES) + 2) + 10 * (len(NAMES) + 1), "in its turn ten more"
+    assert asked["stat"] <= TURNS * (4 * len(NAMES) + 3) + 10 * (len(NAMES) + 1), "in its turn ten more"
     assert asked["scandir"] <= 2 * (len(NAMES) + 1), "each folder once in its turn"
     assert asked["listdir"] <= 3 * len(NAMES) + TURNS
     assert len(quiet.found.quiet) >= len(NAMES) - 2
@@ -103,6 +104,26 @@ def test_damage_to_the_newest_segment_is_named_in_the_next_round(quiet: Round) -
         file.write(b"xxx")
     [trouble] = quiet.make(1000.0)[1]
     assert trouble.startswith("its outbox cannot be read: ")
+
+
+def test_a_group_that_may_push_no_more_is_named_in_the_next_round(quiet: Round) -> None:
+    """Rights of the folder above leave no trace in the repositories."""
+    assert quiet.make(1000.0) == ([], [])
+    quiet.root.chmod(0o775)
+    assert {trouble.partition(",")[0] for trouble in quiet.make(1000.0)[1]} == {
+        f"the group {grp.getgrgid(quiet.root.stat().st_gid).gr_name} may not write there"
+    }
+
+
+@pytest.mark.parametrize("lost", ["requires", "store"])
+def test_a_repository_that_lost_a_part_is_none_in_the_next_round(quiet: Round, lost: str) -> None:
+    """Only the time of its `.hg` shows it; each push is refused."""
+    (quiet.root / "r03/.hg" / lost).rename(quiet.root.parent / "away")
+    try:
+        quiet.round(1000.0)
+        assert f"{quiet.root}/r03" not in quiet.found.folders
+    finally:
+        (quiet.root.parent / "away").rename(quiet.root / "r03/.hg" / lost)
 
 
 def test_an_abandoned_transaction_is_rolled_back_in_each_round(quiet: Round) -> None:

@@ -34,7 +34,7 @@ SENDS_NOW = "the relay sends them now, look again in a minute; if they still wai
 
 
 # In one of so many rounds each repository is looked into although nothing shows that it changed: its disk may fail, and rights of
-# single files, or of the folder above, leave no trace in its store.
+# single files leave no trace in its store.
 TURNS = 40
 
 
@@ -53,12 +53,16 @@ class RelayRound:
 
 
 class _QuietStore(NamedTuple):
-    """A store where nothing was to be done, and when it and its newest segment changed."""
+    """A store where nothing was to be done, and when it and its newest segment changed.
+
+    `rights` are those of the folder above the repository.
+    """
 
     changed: FolderTime
     event: str
     segment: str
     written: FolderTime
+    rights: tuple[int, int] | None
 
 
 class QuietRepositories:
@@ -75,12 +79,14 @@ class QuietRepositories:
         self._folders: dict[str, SeenFolder] = {}
         self._quiet_before: dict[str, _QuietStore] = {}
         self._quiet: dict[str, _QuietStore] = {}
+        # Mode and group of each folder that has repositories, in the present round.
+        self._rights: dict[str, tuple[int, int] | None] = {}
 
     def begin(self) -> None:
         """Begin a round."""
         self._rounds, self._count = self._rounds + 1, 0
         self._before, self._folders = self._folders, {}
-        self._quiet_before, self._quiet = self._quiet, {}
+        self._quiet_before, self._quiet, self._rights = self._quiet, {}, {}
 
     def find_repositories(self, root: str, on_unreadable: Callable[[OSError], object]) -> Iterator[str]:
         """Yield the repositories below a root, as `scan` does."""
@@ -91,11 +97,11 @@ class QuietRepositories:
         store = os.path.join(folder, ".hg", "store")
         changed, known = read_time(store), self._quiet_before.get(folder)
         is_failing = work.failed.get(folder) is not None or work.unrecovered.get(folder) is not None
-        is_turn = folder not in self._folders
+        is_turn, rights = folder not in self._folders, self._read_rights(os.path.dirname(folder))
         if (
             known
             and not (is_turn or is_failing)
-            and (changed, read_time(known.segment)) == (known.changed, known.written)
+            and (changed, read_time(known.segment), rights) == (known.changed, known.written, known.rights)
             and losses.is_confirmed(folder, known.event)
         ):
             self._quiet[folder] = known
@@ -104,8 +110,18 @@ class QuietRepositories:
         if changed is not None and sent is not None and not troubles:
             segment = os.path.join(store, SEGMENT.format(sent.segment))
             if (written := read_time(segment)) is not None:
-                self._quiet[folder] = _QuietStore(changed, sent.id, segment, written)
+                self._quiet[folder] = _QuietStore(changed, sent.id, segment, written, rights)
         return troubles
+
+    def _read_rights(self, folder: str) -> tuple[int, int] | None:
+        """Return mode and group of a folder, None if it cannot be seen; asks once in a round."""
+        if folder not in self._rights:
+            try:
+                found = os.stat(folder)
+                self._rights[folder] = found.st_mode, found.st_gid
+            except OSError:
+                self._rights[folder] = None
+        return self._rights[folder]
 
     def _note_folder(self, folder: str, seen: SeenFolder) -> None:
         self._count += 1

@@ -5,7 +5,7 @@ Those in dotted folders and inside other repositories are included. Nothing heav
 too.
 
 A caller that searches again and again keeps what it saw: a folder is not read again while its inode and the time of its last change
-are the same. A time that is not settled yet says nothing, because a later change may have the same.
+are the same, and those of its `.hg`. A time that is not settled yet says nothing, because a later change may have the same.
 """
 
 import os
@@ -26,11 +26,19 @@ FolderTime = tuple[int, int, int]
 
 
 class SeenFolder(NamedTuple):
-    """What a search saw of a folder that was readable and is no half-made repository."""
+    """What a search saw of a folder that was readable and is no half-made repository.
+
+    `control` is the time of its `.hg`, None if it is no repository.
+    """
 
     changed: FolderTime
     subfolders: tuple[str, ...]
-    is_repository: bool
+    control: FolderTime | None
+
+    def is_unchanged(self, folder: str) -> bool:
+        """Return whether the folder, and its `.hg` if it is a repository, are as they were."""
+        is_same = read_time(folder) == self.changed
+        return is_same and self.control in (None, read_time(os.path.join(folder, ".hg")))
 
 
 def find_repositories(
@@ -49,9 +57,9 @@ def find_repositories(
     stack = [root]
     while stack:
         folder = stack.pop()
-        if (last := seen.get(folder)) is not None and read_time(folder) == last.changed:
+        if (last := seen.get(folder)) is not None and last.is_unchanged(folder):
             on_seen(folder, last)
-            if last.is_repository:
+            if last.control is not None:
                 yield folder
             stack.extend(last.subfolders)
             continue
@@ -63,14 +71,15 @@ def find_repositories(
             if folder == root or not isinstance(error, FileNotFoundError):
                 on_unreadable(error)
             continue
+        control = read_time(os.path.join(folder, ".hg")) if ".hg" in folders else None
         try:
             is_repository = ".hg" in folders and _is_complete(os.path.join(folder, ".hg"))
         except OSError as error:
             on_unreadable(error)
             is_repository = False
         subfolders = tuple(os.path.join(folder, name) for name in folders - _NOT_ENTERED)
-        if changed is not None and is_repository == (".hg" in folders):
-            on_seen(folder, SeenFolder(changed, subfolders, is_repository))
+        if changed is not None and (".hg" in folders) == is_repository == (control is not None):
+            on_seen(folder, SeenFolder(changed, subfolders, control))
         if is_repository:
             yield folder
         stack.extend(subfolders)
