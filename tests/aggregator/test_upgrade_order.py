@@ -6,12 +6,13 @@ import threading
 
 import pytest
 
-from hgext.vcsreplicator.aggregator.alarms import alarms, survey
+from hgext.vcsreplicator.aggregator.alarms import NEWER, SILENT, alarms, survey
 from hgext.vcsreplicator.aggregator.loading import GROUP, IDENTITY
 from hgext.vcsreplicator.aggregator.loop import run
 from hgext.vcsreplicator.aggregator.session import Session
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.log import ACKS, STATE, NewRecord, topics
+from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.records import (
     AGGREGATOR_FORMAT,
@@ -20,7 +21,9 @@ from hgext.vcsreplicator.words.records import (
     AggregatorHeartbeat,
     MirrorHeartbeat,
 )
+from hgext.vcsreplicator.words.roster import Mirror, MirrorState
 from hgext.vcsreplicator.words.shape import to_json
+from testing.builders.aggregator.chains import Chain
 from testing.builders.aggregator.fed_aggregation import FedAggregation
 from testing.builders.log.memorylog import MemoryLog
 from testing.clock import HandClock
@@ -68,3 +71,18 @@ def test_a_mirror_that_does_not_say_its_floor_is_named_until_upgraded() -> None:
     assert text.endswith("; upgrade it (since 1970-01-01 00:00:00 UTC)")
     assert hear(fed, "gamma") == [text]  # not in the roster
     assert hear(fed, "beta", format=MIRROR_FORMAT) == []
+
+
+def test_events_that_a_newer_aggregator_stored_wait_under_their_own_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whom they wait for cannot be read, and is asked for a mirror that joined."""
+    fed, chain = FedAggregation(Mirror(name="alpha", state=MirrorState.ACTIVE, joined={"0": 0})), Chain("x")
+    with monkeypatch.context() as newer:
+        newer.setattr(wire, "VERSION", 2)
+        fed.event(chain.next(version=2))
+        fed.commit()
+    fed.restart()
+    fed.commit()
+    survey(fed.aggregation, fed.silence, fed.now)
+    fed.now += 100.0
+    found = alarms(fed.aggregation, survey(fed.aggregation, fed.silence, fed.now), 60.0)
+    assert [each.kind for each in found if each.kind != SILENT] == [NEWER]

@@ -156,9 +156,10 @@ def _alarm_held(aggregation: Aggregation, waiting: Waiting, patience: float) -> 
     held: dict[str, int] = {}
     mirrors: set[str] = set()
     for name, seconds in waiting.held.items():
-        if seconds < patience or name in aggregation.poison.faults or name in aggregation.poison.refused:
-            continue
         repository = aggregation.repositories[name]
+        is_explained = name in aggregation.poison.faults or name in aggregation.poison.refused
+        if seconds < patience or is_explained or repository.is_stored_newer:
+            continue
         late = set(repository.find_late(aggregation.roster))
         if repository.gating(aggregation.roster) and not (late and late <= silent):
             held[name] = len(repository.queue)
