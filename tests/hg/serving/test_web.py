@@ -265,6 +265,13 @@ def test_a_pipe_in_place_of_the_history_of_a_file_holds_up_no_page(ask: Ask, roo
     assert f"Not a file: '{history}'" in (root.parent / "log").read_text()
 
 
+@pytest.mark.timeout(30)
+def test_a_pipe_in_place_of_the_file_of_a_power_cut_holds_up_no_page(ask: Ask, root: Path) -> None:
+    os.mkfifo(root / boot.FILE)
+    assert ask("/never").startswith("503 ")
+    assert ask("/known").startswith("200 ")
+
+
 @pytest.fixture
 def piped(root: Path) -> Path:
     """A folder with repositories that each have a pipe where Mercurial reads a file, or an hgrc that includes one."""

@@ -92,7 +92,7 @@ def read(root: str) -> BootMark | None:
     A damaged one is of no boot, and so is refused until the service writes it again.
     """
     try:
-        with open(os.path.join(root, FILE), "rb") as file:
+        with open(os.path.join(root, FILE), "rb", opener=_open_at_once) as file:
             content, changed = file.read(), os.fstat(file.fileno()).st_mtime
     except OSError:
         return None
@@ -104,6 +104,11 @@ def read(root: str) -> BootMark | None:
         return BootMark(str(found["boot"]), str(found["machine"]), lacking, changed)
     except (ValueError, TypeError, KeyError, AttributeError):
         return BootMark(_DAMAGED, "", {})
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file without a wait: servers of a master look too, and who may write there may have made a pipe or a link."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
 
 
 def write(root: str, boot: str, lacking: Mapping[str, Lacking]) -> None:
