@@ -153,7 +153,10 @@ class WebhookRecords:
                 if f"{kind}/" == DATABASE_KEY:
                     named = read_storable(DatabaseRecord, record.value).id
                 elif kind == "subscription":
-                    subscriptions[item] = read_storable(SubscriptionRecord, record.value)
+                    found = read_storable(SubscriptionRecord, record.value)
+                    if found.runs_command():
+                        raise MalformedEvent("a secret that a command prints: only the configuration may have one")
+                    subscriptions[item] = found
                 elif kind == "owed":
                     owed.append(read_storable(OwedDelivery, record.value))
             except (MalformedEvent, UnicodeEncodeError) as error:

@@ -37,6 +37,14 @@ class SubscriptionRecord:
     paused_reason: str | None = None
     failing_since: Time | None = None
 
+    def runs_command(self) -> bool:
+        """Return whether the subscription, as the log has it, would run a program for a secret.
+
+        The configuration replaces a subscription of its own at each start, before anything is sent.
+        """
+        found = shape.try_json(Subscription, self.content.encode())
+        return self.origin != "file" and found is not None and any(secret.command for secret in found.secrets)
+
 
 class SubscriptionTable:
     """The subscriptions in the database of deliveries; methods raise Unavailable."""

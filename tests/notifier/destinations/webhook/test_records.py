@@ -4,19 +4,24 @@
 import random
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hgext.vcsreplicator.log import NOTICES, NOTIFIER, NewRecord, Record
-from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.records import DESTINATION_GROUP
+from hgext.vcsreplicator.words.shape import to_json
 from notifier.clients.database import NOWHERE
+from notifier.clients.secret import Secret
 from notifier.destinations.webhook.deliveries import AttemptEnd, Deliveries, DeliveryState
 from notifier.destinations.webhook.fairness import WaitingDelivery
-from notifier.destinations.webhook.records import BATCH, SETTLES_WITHIN, WebhookRecords
+from notifier.destinations.webhook.records import BATCH, SETTLES_WITHIN, DatabaseRecord, WebhookRecords
+from notifier.destinations.webhook.signing import read_keys
 from notifier.destinations.webhook.subscription import Subscription
+from notifier.destinations.webhook.subscriptions import SubscriptionRecord
 from notifier.messages.message import Message, messages
 from testing.builders.log.memorylog import MemoryLog
 from testing.builders.notifier.notices import a_notice, an_event, with_topics
@@ -317,3 +322,36 @@ def test_a_record_that_cannot_be_right_stops_no_other(hooks: Hooks, key: str, va
     hooks.lose_folder()
     assert [(row["id"], row["message"]) for row in hooks.deliveries.newest()] == [(2, "m")]
     assert [each.name for each in hooks.deliveries.subscriptions.all()] == ["ci"]
+
+
+@pytest.mark.parametrize("origin", ["command", "file"])
+def test_a_subscription_in_the_log_runs_no_command(hooks: Hooks, origin: str, tmp_path: Path) -> None:
+    """Else each writer of the topic could run programs as the notifier."""
+    ran = tmp_path / "ran"
+    wanted = Subscription(url="https://ci.example/", secrets=(Secret(command=("touch", str(ran))),))
+    record = SubscriptionRecord(origin=origin, content=to_json(wanted).decode(), created_at=1.0)
+    hooks.log.append(
+        [
+            NewRecord(topic=NOTIFIER, key="subscription/hooks/bot", value=to_json(record)),
+            NewRecord(topic=NOTIFIER, key="database/hooks", value=to_json(DatabaseRecord(id="other"))),
+        ]
+    )
+    hooks.start()
+    hooks.deliveries.subscriptions.follow_file({}, now=1.0)  # as each start does
+    for each in hooks.deliveries.subscriptions.all():
+        with suppress(BadConfig):
+            read_keys(each.subscription.secrets)
+    assert not ran.exists()
+
+
+def test_a_subscription_of_the_configuration_keeps_its_command_and_what_it_is_owed(hooks: Hooks) -> None:
+    wanted = Subscription(url="https://ci.example/", secrets=(Secret(command=("pass", "show", "ci")),))
+    hooks.deliveries.subscriptions.follow_file({"bot": wanted}, now=1.0)
+    hooks.publish()
+    hooks.read()
+    hooks.clock.advance(SETTLES_WITHIN + 1)
+    hooks.store()
+    hooks.lose_folder()
+    hooks.deliveries.subscriptions.follow_file({"bot": wanted}, now=1.0)
+    assert wanted in [each.subscription for each in hooks.deliveries.subscriptions.all()]
+    assert [row["subscription"] for row in hooks.deliveries.newest()].count("bot") == 1
