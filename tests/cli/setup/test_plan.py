@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hgext.vcsreplicator.cli.config import _check_sections
+from hgext.vcsreplicator.cli.setup import texts
 from hgext.vcsreplicator.cli.setup.answers import HostAnswers, Role, choose_answers
 from hgext.vcsreplicator.cli.setup.plan import (
     FoundHost,
@@ -25,6 +26,7 @@ from hgext.vcsreplicator.cli.setup.plan import (
 from hgext.vcsreplicator.config import load
 from hgext.vcsreplicator.words.errors import BadConfig
 from testing.services.cache import CHECKOUT
+from tests.house.shown import PAGES
 
 UNITS = {file.name: file.read_text() for file in (CHECKOUT / "docs/systemd").glob("*.service")}
 KAFKA = "kafka://kafka1.example:9093?security_protocol=SSL"
@@ -218,3 +220,7 @@ def test_what_the_command_line_says_is_not_asked() -> None:
     assert choose_answers({"role": "one-machine", "repos": "/d"}, {}, "c.example", ask).repos == "/d"
     assert not any("take pushes" in question for question in asked)
     assert any("Public URL" in question for question in asked)
+
+
+def test_setup_closes_the_key_of_a_mirror_as_the_page_does() -> None:
+    assert texts.READ_ONLY in PAGES["docs/by-hand.md"]
