@@ -30,6 +30,7 @@ from hgext.vcsreplicator.hg.replica import snapshot
 from hgext.vcsreplicator.hg.serving import watermark
 from hgext.vcsreplicator.hg.serving.paths import Pushes, could_push
 from hgext.vcsreplicator.keys import pairs, seal, signed
+from hgext.vcsreplicator.mirror.supervision import boot
 from hgext.vcsreplicator.outbox import file as outbox_file
 from hgext.vcsreplicator.outbox.entry import Entry, MirrorNeeds
 from hgext.vcsreplicator.outbox.folder import Store
@@ -38,7 +39,10 @@ from hgext.vcsreplicator.words import records, roster, rules, wire
 from hgext.vcsreplicator.words.errors import Diverged, MalformedEvent, Refused, Rejected, Unavailable
 from hgext.vcsreplicator.words.retry import read_retry_after
 from hgext.vcsreplicator.words.shape import from_json, to_json
+from notifier.clients.database import read_storable
 from notifier.clients.http import connection
+from notifier.destinations.webhook.deliveries import OwedDelivery
+from notifier.destinations.webhook.subscriptions import SubscriptionRecord
 from notifier.messages import pushes
 from notifier.messages.raw import WrongUri, from_line, parse_uri, to_line
 from notifier.services.decode import decoding, payload
@@ -159,6 +163,18 @@ def read_served(content: bytes) -> object:
     found = limit.web_limit(types.SimpleNamespace(unfiltered=lambda: types.SimpleNamespace(vfs=folder())))  # type: ignore[arg-type]
     assert found is None or type(found) is int
     return found
+
+
+def read_subscription(content: bytes) -> SubscriptionRecord:
+    """Read a subscription as the notifier fills its database from the log."""
+    found = read_storable(SubscriptionRecord, content)
+    found.runs_command()
+    return found
+
+
+def read_boot_file(content: bytes) -> boot.BootMark | None:
+    (Path(os.fsdecode(folder().join(b""))) / boot.FILE).write_bytes(content)
+    return boot.read(os.fsdecode(folder().join(b"")))
 
 
 def read_cuts(content: bytes) -> object:
@@ -328,6 +344,18 @@ ACK = json.dumps(
      "applied_at": 1.5, "served_at": 1.5, "detached": "disk", "floor": 1}
 ).encode()  # fmt: skip
 HEARTBEAT = b'{"mirror":"m","time":1.5,"positions":{"0":5},"version":"1","instance":"x@y","format":2}'
+REPORT = (
+    b'{"count":2,"instance":"a","is_standby":true,"partitions":16,"time":1.5,"troubles":[{"is_urgent":true,"since":1,'
+    b'"text":"x"}],"version":"1","works":["x"]}'
+)
+SUBSCRIPTION = json.dumps(
+    {"content": '{"secrets":[{"command":["x"]}],"url":"https://a/"}', "created_at": 1.0, "origin": "command"}
+).encode()
+OWED = (
+    b'{"attempt":0,"body":"{}","created_at":1e6,"mature_at":1,"message":"m","number":2,"replay":"","repo_url":"u",'
+    b'"repository":"r","sequence":1,"state":"queued","subscription":"ci","type":"t"}'
+)
+BOOT = json.dumps({"boot": "a", "machine": "m", "lacking": {"a" * 32: ["project/x", "b" * 32, 5]}}).encode()
 STATE_RECORD = json.dumps(
     {"repository": "a" * 32, "incarnation": "b" * 32, "path": "p", "generation": 1, "seq": 2, "event": "c" * 32, "digest": "d" * 64,
      "released": 1, "noticed": 1, "roster": 1, "stays": [{"path": "q", "generation": 1, "until": 1}], "serials": {"m": 4}}
@@ -511,6 +539,13 @@ PARSERS = {
     "mirror's heartbeat": record(records.MirrorHeartbeat, HEARTBEAT),
     "state": record(records.RepositoryState, STATE_RECORD),
     "roster": record(roster.Roster, ROSTER),
+    "promotion": record(records.MasterRecord, b'{"mirror":"a","replaces":["hg://b"],"source":"hg://a","time":1.0}'),
+    "report of a service": record(records.ServiceReport, REPORT),
+    "subscription in the log": Parser(
+        read=read_subscription, corpus=[SUBSCRIPTION, DEEP], errors=(MalformedEvent,), write=to_json
+    ),
+    "owed delivery": record(OwedDelivery, OWED),
+    "file of a power cut": Parser(read=read_boot_file, corpus=[BOOT, b'{"boot":"","machine":"","lacking":{}}', DEEP]),
     "roster request": Parser(read=decide, corpus=REQUESTS, errors=(MalformedEvent, Refused)),
     "seal": Parser(
         read=read_seal,

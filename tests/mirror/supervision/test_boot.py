@@ -71,7 +71,7 @@ def test_a_server_of_another_machine_waits_for_the_service_to_live(root: Path) -
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"[]", b'{"boot": "first"}', b'{"boot": "", "machine": "", "lacking": {"a": 1}}']
+    "content", [b"", b"[]", b'{"boot": "first"}', b'{"boot": "", "machine": "", "lacking": {"a": 1}}', b"[" * 3000]
 )
 def test_a_damaged_file_refuses_until_it_is_written_again(root: Path, content: bytes) -> None:
     (root / boot.FILE).write_bytes(content)

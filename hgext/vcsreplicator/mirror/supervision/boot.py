@@ -102,7 +102,7 @@ def read(root: str) -> BootMark | None:
             name: Lacking(str(folder), str(inc), int(seq)) for name, (folder, inc, seq) in found["lacking"].items()
         }
         return BootMark(str(found["boot"]), str(found["machine"]), lacking, changed)
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return BootMark(_DAMAGED, "", {})
 
 
