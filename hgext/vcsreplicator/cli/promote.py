@@ -68,11 +68,12 @@ def command(config: Config, name: str, is_check: bool, yes: bool, wait: float) -
             now, known = follower.present(), read_master(log)
             picture = follower.picture
         found = _find_here(settings)
-        former = promotion.find_former(picture, known, relay.source)
-        # If this promotion was recorded before, the log may have the new master's events.
         is_begun = known is not None and (known.source, known.mirror) == (relay.source, name)
-        problems = [] if is_begun else _find_problems(settings, relay, log, picture, found)
-        problems += promotion.find_running(picture, former, now)
+        former = known.replaces if known and is_begun else promotion.find_former(picture, known)
+        problems = list(promotion.find_rivals(picture, former, relay.source, now))
+        # The new master's own events are on its disk alone.
+        if not is_begun or all(state.source != relay.source for state in picture.states.values()):
+            problems += _find_problems(settings, relay, log, picture, found)
         click.echo(NEVER_HERE, err=True)
         if problems:
             raise Refused("\n".join((f"{name} cannot become the master:", *problems)))
@@ -80,7 +81,11 @@ def command(config: Config, name: str, is_check: bool, yes: bool, wait: float) -
             click.echo(f"{name} can become the master, with {len(found)} repositories; add --yes to do it", err=True)
             sys.exit(0 if is_check else 2)
         if not is_begun:
-            claim(log, MasterRecord(source=relay.source, mirror=name, replaces=former, time=time.time()), known)
+            record = MasterRecord(source=relay.source, mirror=name, replaces=tuple(sorted(former)), time=time.time())
+            claim(log, record, known)
+            # From now on former masters send nothing; what they sent since the first look must be on the mirror.
+            if late := _find_unread(settings, log):
+                raise Refused("\n".join((f"{name} is not the master yet; run this again later:", *late)))
         _continue_all(relay, log, picture, found)
         _leave_roster(log, picture, name, wait)
         _put_away(settings)
@@ -88,11 +93,11 @@ def command(config: Config, name: str, is_check: bool, yes: bool, wait: float) -
 
 
 def _find_here(settings: MirrorSettings) -> dict[str, FoundRepository]:
-    """Return the repositories of the mirror's root by id, without deleted ones."""
+    """Return the repositories of the mirror's root by id, without those that were deleted and set aside."""
     return {
         each.checkpoint.repository: each
         for each in scan(settings.root, settings.folder)
-        if each.checkpoint is not None and not each.is_aside and not each.checkpoint.deleted
+        if each.checkpoint is not None and not each.is_aside
     }
 
 
@@ -104,12 +109,7 @@ def _find_problems(
     found: Mapping[str, FoundRepository],
 ) -> list[str]:
     """Say what the mirror lacks of the log."""
-    stored, beginnings = log.stored(settings.group, EVENTS), log.beginnings(EVENTS)
-    ends = log.ends(EVENTS)
-    unread = sum(max(0, end - stored.get(each, beginnings[each])) for each, end in ends.items())
-    problems = (
-        [f"{unread} records of the log are not applied; start the mirror until it is caught up"] if unread else []
-    )
+    problems = _find_unread(settings, log)
     with closing(Notes(Path(settings.folder) / "mirror.db")) as notes:
         problems += [
             f"{each.path}: detached ({each.reason}: {each.note}); start the mirror until it is healed"
@@ -120,11 +120,13 @@ def _find_problems(
     def find_path(folder: str) -> str | None:
         return wire_path(os.path.realpath(folder), roots)
 
-    if any(state.source == relay.source for state in picture.states.values()):
-        problems.append(
-            f"relay.source: {relay.source} is the lost master, whose relay may come back: expected another name"
-        )
     return [*problems, *promotion.find_lacks(picture, settings, found, find_path)]
+
+
+def _find_unread(settings: MirrorSettings, log: Log) -> list[str]:
+    stored, beginnings = log.stored(settings.group, EVENTS), log.beginnings(EVENTS)
+    unread = sum(max(0, end - stored.get(each, beginnings[each])) for each, end in log.ends(EVENTS).items())
+    return [f"{unread} records of the log are not applied; start the mirror until it is caught up"] if unread else []
 
 
 def _continue_all(relay: RelaySettings, log: Log, picture: Picture, found: Mapping[str, FoundRepository]) -> None:
@@ -137,6 +139,8 @@ def _continue_all(relay: RelaySettings, log: Log, picture: Picture, found: Mappi
                 note_generation(root, path, generation)
     for here in found.values():
         assert here.checkpoint is not None
+        if here.checkpoint.deleted:  # which a backup keeps
+            continue
         continue_outbox(repositories.open(here.folder), here.checkpoint, _read_logged(log, here.checkpoint))
 
 

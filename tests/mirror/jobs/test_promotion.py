@@ -2,11 +2,12 @@
 """What keeps a mirror from becoming the master, each in words that say how to go on."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from hgext.vcsreplicator.mirror.checkpoint import before_first
-from hgext.vcsreplicator.mirror.jobs.promotion import find_former, find_lacks, find_running, list_generations
+from hgext.vcsreplicator.mirror.jobs.promotion import find_former, find_lacks, find_rivals, list_generations
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.mirror.task import FoundRepository
 from hgext.vcsreplicator.status import Picture
@@ -17,9 +18,8 @@ from testing.builders.aggregator.states import some_state
 
 SETTINGS = MirrorSettings(name="alpha", root="/repos")
 STATE = some_state(seq=3, source="hg://old")
-HERE = FoundRepository(
-    folder="/repos/x", checkpoint=replace(before_first("a" * 32, "b" * 32, "x", 1), seq=3, id="c" * 32), serving=3
-)
+AT = replace(before_first("a" * 32, "b" * 32, "x", 1), seq=3, id="c" * 32)
+HERE = FoundRepository(folder="/repos/x", checkpoint=AT, serving=3)
 BEHIND = FoundRepository(
     folder="/repos/x", checkpoint=replace(before_first("a" * 32, "b" * 32, "x", 1), seq=2, id="e" * 32), serving=2
 )
@@ -49,12 +49,29 @@ def test_a_mirror_that_lacks_a_repository_is_not_promoted(
 
 def test_no_mirror_is_promoted_while_the_relay_of_a_former_master_reports() -> None:
     picture = Picture(states={STATE.repository: STATE}, heard={"relay hg://old": (7, 100.0)})
-    known = MasterRecord(source="hg://second", mirror="beta", replaces=("hg://first",), time=1.0)
-    former = find_former(picture, known, "hg://alpha")
-    assert former == ("hg://first", "hg://old", "hg://second")
-    [problem] = find_running(picture, former, 130.0)
+    [problem] = find_rivals(picture, find_former(picture, None), "hg://alpha", 130.0)
     assert problem.startswith("the relay of hg://old reported 30 s ago: stop it")
-    assert find_running(picture, former, 161.0) == []
+    assert list(find_rivals(picture, find_former(picture, None), "hg://alpha", 161.0)) == []
+
+
+@pytest.mark.parametrize("source", ["hg://first", "hg://second", "hg://old", "hg://quiet"])
+def test_no_new_master_takes_the_source_of_any_former_one(source: str) -> None:
+    """Its relay would not be fenced when it comes back, also if later masters have sent the newest events."""
+    picture = Picture(states={STATE.repository: STATE}, heard={"relay hg://quiet": (7, 1.0), "alpha": (8, 1.0)})
+    known = MasterRecord(source="hg://second", mirror="beta", replaces=("hg://first",), time=1.0)
+    former = find_former(picture, known)
+    assert former == {"hg://first", "hg://second", "hg://old", "hg://quiet"}
+    [problem] = find_rivals(picture, former, source, 100.0)
+    assert problem.endswith("expected a name that none had")
+
+
+@pytest.mark.parametrize("change", [{"path": "z"}, {"deleted": True}])
+def test_a_mirror_that_waits_for_a_release_is_not_promoted(change: dict[str, Any]) -> None:
+    """Its folder is not where the log has it; a deleted one would be served by the new master."""
+    state, here = replace(STATE, **change), replace(HERE, checkpoint=replace(AT, **change), serving=2)
+    picture = Picture(states={state.repository: state})
+    [lack] = find_lacks(picture, SETTINGS, {state.repository: here}, lambda folder: "x")
+    assert "event 3 is not released: deactivate mirrors that are lost" in lack
 
 
 def test_the_new_master_counts_on_from_the_newest_generation_of_each_path() -> None:

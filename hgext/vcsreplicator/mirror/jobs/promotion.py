@@ -10,20 +10,20 @@ from ..task import FoundRepository
 from .verify import is_included
 
 
-def find_former(picture: Picture, known: MasterRecord | None, source: str) -> tuple[str, ...]:
-    """Return the sources of the masters that a promotion to `source` replaces."""
+def find_former(picture: Picture, known: MasterRecord | None) -> frozenset[str]:
+    """Return the sources of all masters so far, which a promotion replaces."""
     sent = {state.source for state in picture.states.values() if state.source}
-    before = {known.source, *known.replaces} if known else set()
-    return tuple(sorted((sent | before) - {source}))
+    reported = {key.removeprefix(RELAY_KEY) for key in picture.heard if key.startswith(RELAY_KEY)}
+    return frozenset(sent | reported | ({known.source, *known.replaces} if known else set()))
 
 
-def find_running(picture: Picture, former: Collection[str], now: float) -> list[str]:
-    """Return the former masters whose relays report, in words that say how to go on."""
-    return [
-        f"the relay of {source} reported {silence:.0f} s ago: stop it, or its machine, and wait {SILENT:.0f} s"
-        for source in former
-        if (silence := picture.silence(f"{RELAY_KEY}{source}", now)) <= SILENT
-    ]
+def find_rivals(picture: Picture, former: Collection[str], source: str, now: float) -> Iterator[str]:
+    """Say which former masters may still send events, or may later, and how to go on."""
+    if source in former:
+        yield f"relay.source: {source} was a master, whose relay may come back: expected a name that none had"
+    for each in sorted(former):
+        if (silence := picture.silence(f"{RELAY_KEY}{each}", now)) <= SILENT:
+            yield f"the relay of {each} reported {silence:.0f} s ago: stop it, or its machine, and wait {SILENT:.0f} s"
 
 
 def find_lacks(
@@ -37,18 +37,25 @@ def find_lacks(
     `found` are the mirror's repositories by id, and `find_path` returns the wire path that a folder will have on the master.
     """
     for state in sorted(picture.states.values(), key=lambda state: state.path):
-        if state.deleted:
-            continue
-        if not is_included(picture, settings.name, state):
-            yield f"{state.path}: the mirror's rules leave it out; promote a mirror that carries it, or forget it afterwards"
-        elif (here := found.get(state.repository)) is None or here.checkpoint is None:
-            yield f"{state.path}: it is not here, or is damaged; start the mirror, which heals it, or promote another one"
-        elif here.checkpoint.incarnation != state.incarnation or here.checkpoint.seq < state.seq:
+        here = found.get(state.repository)
+        at = None if here is None else here.checkpoint
+        if here is not None and at is not None and here.serving < at.seq:
             yield (
-                f"{state.path}: the mirror is at event {here.checkpoint.seq}, the log at {state.seq}; "
+                f"{at.path}: event {at.seq} is not released: deactivate mirrors that are lost (vcsreplicator roster), and "
+                "start the mirror until it serves it"
+            )
+        elif state.deleted:
+            continue
+        elif not is_included(picture, settings.name, state):
+            yield f"{state.path}: the mirror's rules leave it out; promote a mirror that carries it, or forget it afterwards"
+        elif here is None or at is None:
+            yield f"{state.path}: it is not here, or is damaged; start the mirror, which heals it, or promote another one"
+        elif at.incarnation != state.incarnation or at.seq < state.seq:
+            yield (
+                f"{state.path}: the mirror is at event {at.seq}, the log at {state.seq}; "
                 "start the mirror until it is caught up"
             )
-        elif find_path(here.folder) != here.checkpoint.path:
+        elif find_path(here.folder) != at.path:
             yield (
                 f"{state.path}: its folder {here.folder} is {find_path(here.folder) or 'no path'} on the master; "
                 "correct [relay.roots]"
