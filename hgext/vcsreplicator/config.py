@@ -45,8 +45,8 @@ class Config:
         return self._require_text("blobs") if "blobs" in self.tables else None
 
     def names(self, section: str) -> list[str]:
-        """Return the sorted names of a section's subsections, such as the mirrors."""
-        return sorted(name for name, value in self._find_table((section,)).items() if isinstance(value, Mapping))
+        """Return the sorted names in a section, such as those of its subsections."""
+        return sorted(self._find_table((section,)))
 
     def settings(self, kind: type[T], *address: str, **given: object) -> T:
         """Return a section as a `kind`.

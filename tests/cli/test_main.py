@@ -75,7 +75,7 @@ def test_a_mistake_of_ours_has_its_traceback(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_help_shows_each_verb_once_in_its_group_within_80_columns() -> None:
     shown = CliRunner().invoke(verbs.program, ["--help"], terminal_width=80).stdout.splitlines()
     groups = [line for line in shown if line.endswith(":") and not line.startswith((" ", "Usage", "Options"))]
-    assert groups == ["Try it:", "Services:", "Operators:", "Notices:", "Other services:"]
+    assert groups == ["Try it:", "Install:", "Services:", "Operators:", "Notices:", "Other services:"]
     listed = [line.split()[0] for line in shown[shown.index("Try it:") :] if line.startswith("  ")]
     assert listed == list(verbs.VERBS)
     assert max(map(len, shown)) <= 80

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -51,6 +52,7 @@ class Host:
         """The text with the folders and ports of this host."""
         # By default the notifier's state is in a folder of the machine that runs this test.
         text = text.replace("[notifier.", f'[notifier]\nstate = "{DEFAULT_STATE}"\n[notifier.', 1)
+        text = text.replace(os.path.dirname(sys.executable), "/opt/vcsreplicator/bin")
         text = PLACES.sub(rf"{self.folder}/\1", text)
         return PORTS.sub(lambda found: str(self.ports.setdefault(found[0], free_port())), text)
 

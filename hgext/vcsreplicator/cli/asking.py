@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -42,7 +42,8 @@ def expect(config: Config, **limits: Any) -> Expectations:
     """Return the services that the file names; `limits` are the other members."""
     relay, names = relay_of(config), None
     if "notifier" in config.tables:
-        names = tuple(config.names("notifier"))
+        table = config.tables["notifier"]
+        names = tuple(name for name in config.names("notifier") if isinstance(table[name], Mapping))
     mirrors = tuple(config.names("mirror")) if "mirror" in config.tables else ()
     return Expectations(destinations=names, relay=relay.source if relay else None, mirrors=mirrors, **limits)
 

@@ -37,16 +37,15 @@ Ways into a mirror that go past a view: commands of old clients, and bundles tha
   > initialize()
   > ui = ui.ui.load()
   > ui.setconfig(b"ui", b"ssh", b'"$PYTHON" "$RUNTESTDIR/dummyssh"')
-  > peer = factory.peer(ui, {}, sys.argv[1].encode())
-  > def say(what, ask):
+  > def say(what, ask):  # each of a server of its own, which an abort ends
   >     try:
-  >         print(what, ask())
+  >         print(what, ask(factory.peer(ui, {}, sys.argv[1].encode())))
   >     except (error.Abort, error.RepoError, error.ResponseError, OSError):
   >         print(what, False)
-  > say("bookmark:", lambda: peer.pushkey(b"bookmarks", b"mine", b"", b"$node"))
-  > say("phase:", lambda: peer.pushkey(b"phases", b"$node", b"0", b"1"))
-  > say("manifest:", lambda: len(peer._call(b"clonebundles_manifest")) > 0)
-  > say("inline bundle:", lambda: len(peer._callstream(b"get_cached_bundle_inline", path=b"full.hg").read(50)) == 50)
+  > say("bookmark:", lambda peer: peer.pushkey(b"bookmarks", b"mine", b"", b"$node"))
+  > say("phase:", lambda peer: peer.pushkey(b"phases", b"$node", b"0", b"1"))
+  > say("manifest:", lambda peer: len(peer._call(b"clonebundles_manifest")) > 0)
+  > say("inline bundle:", lambda peer: len(peer._callstream(b"get_cached_bundle_inline", path=b"full.hg").read(50)) == 50)
   > EOF
   $ serve() {
   >   HGRCPATH="$HGRCPATH:$TESTTMP/role.hgrc" hg serve -R repo -p $HGPORT -d --pid-file hg.pid -E errors.log; cat hg.pid >> $DAEMON_PIDS

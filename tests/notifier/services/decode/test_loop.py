@@ -51,8 +51,9 @@ class CountingLog(MemoryLog):
         messages: Sequence[NewRecord],
         group: str | None,
         positions: Mapping[TopicPartition, int],
+        metadata: Mapping[TopicPartition, str],
     ) -> list[tuple[int, int]]:
-        written = super().commit(identity, epoch, messages, group, positions)
+        written = super().commit(identity, epoch, messages, group, positions, metadata)
         self.sizes.append(sum(len(message.value or b"") for message in messages))
         if self.stored(GROUP, "raw") == self.ends("raw"):
             self.done.set()
