@@ -7,6 +7,7 @@ import pytest
 
 from hgext.vcsreplicator.relay import outside
 from hgext.vcsreplicator.relay.outside import OutsideWatch
+from hgext.vcsreplicator.words.errors import Unavailable
 from testing.builders.master.outboxes import PlainPort
 
 
@@ -16,7 +17,7 @@ class Port(PlainPort):
     def __init__(self) -> None:
         super().__init__()
         self.answers: dict[str, bool | Exception | None] = {}
-        self.refusal: str | None = None
+        self.refusal: str | Exception | None = None
         self.asked: list[str] = []
 
     def is_changed_outside(self, folder: str) -> bool | None:
@@ -27,6 +28,8 @@ class Port(PlainPort):
         return answer
 
     def find_older_pushlog(self, folder: str) -> str | None:
+        if isinstance(self.refusal, Exception):
+            raise self.refusal
         return self.refusal
 
 
@@ -59,6 +62,27 @@ def test_an_older_pushlog_is_reported_until_its_file_is_another(port: Port, tmp_
     file.write_bytes(b"newest")
     port.refusal = None
     assert look(watch, port, [folder]) == ([folder], [])
+
+
+def test_a_pushlog_that_could_not_be_compared_has_its_turn_again(port: Port, tmp_path: Path) -> None:
+    """A push came between the two comparisons, was refused, and left every file as it was."""
+    watch, folder = OutsideWatch(port), make_changelog(tmp_path / "one")
+    port.refusal = Unavailable("another process works there")
+    assert look(watch, port, [folder]) == ([folder], [])
+    port.refusal = "it lacks push 2"
+    assert look(watch, port, [folder]) == ([folder], [folder])
+
+
+def test_one_whose_files_changed_waits_for_none_that_was_never_compared(
+    port: Port, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the start of a relay of 100,000 repositories these take hours."""
+    monkeypatch.setattr(outside, "AT_ONCE", 1)
+    watch, folder = OutsideWatch(port), make_changelog(tmp_path / "one")
+    folders = [folder, "/a", "/b"]
+    assert look(watch, port, folders)[0] == [folder]
+    (tmp_path / "one/.hg/store/pushlog.log").write_bytes(b"older")
+    assert look(watch, port, folders)[0] == ["/a", folder]
 
 
 def test_a_sound_repository_is_compared_again_once_it_has_changed(port: Port, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from pushlog.store.storage import Pushlog
 
 from ..outbox.file import Outbox, outbox_of
 from ..relay.scan import is_folder
-from ..words.errors import MalformedEvent, Refused
+from ..words.errors import MalformedEvent, Refused, Unavailable
 from . import observe, opening
 from .bundles import RepositoryOpener
 from .master import creation, formats, intents, recovery
@@ -120,11 +120,14 @@ class MasterRepositories(RepositoryOpener):
     def find_older_pushlog(self, folder: str) -> str | None:
         """Return why each push is refused, if the pushlog's file is an older copy.
 
-        None if it is not, and while another process holds the lock or left a transaction.
+        None if it is not. Raises Unavailable while another process holds the lock or left a transaction.
         """
         repo = self.open(folder)
-        found = None if _is_busy(repo) else derivation.find_older_copy(Pushlog(repo))
-        return None if _is_busy(repo) else found
+        is_busy = _is_busy(repo)
+        found = None if is_busy else derivation.find_older_copy(Pushlog(repo))
+        if is_busy or _is_busy(repo):
+            raise Unavailable(f"{folder}: another process works there")
+        return found
 
     def finish(self, root: str) -> list[str]:
         """Finish interrupted acts that no process locks; describe those that failed."""

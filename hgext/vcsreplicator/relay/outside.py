@@ -7,6 +7,7 @@ Moves of bookmarks and phases alone are not found.
 
 import os
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import structlog
@@ -16,7 +17,7 @@ from .port import MasterPort
 
 logger = structlog.get_logger()
 
-# Most repositories that are opened in one round, of those that were changed and of the others; the rest waits for the next.
+# Most repositories of a kind that are opened in one round; the rest waits for the next.
 AT_ONCE = 100
 
 # Separates a repository's folder from the reason why it would refuse each push.
@@ -42,18 +43,19 @@ class OutsideWatch:
         """Yield the troubles of these repositories.
 
         A repository is opened only if a file of _FILES differs from the last sound one. Those opened longest ago come
-        first, so that many unsound ones do not keep the others from their turn.
+        first, so that many unsound ones, or those never opened after a start, do not keep the others from their turn.
         """
-        there, left = dict.fromkeys(folders, _NEVER), {True: AT_ONCE, False: AT_ONCE}
+        there, opened = dict.fromkeys(folders, _NEVER), Counter[tuple[bool, bool]]()
         known = {folder: last for folder, last in self._compared.items() if folder in there}
         self._compared = {folder: last for folder, last in there.items() if folder not in known} | known
-        for folder, (compared, is_changed, refusal) in list(self._compared.items()):
-            seen, was_changed = _observe_files(folder), bool(is_changed)
-            if left[was_changed] and (is_changed is not False or seen != compared):
-                left[was_changed] -= 1
-                is_changed, refusal = self._compare_repository(folder, was_changed)
+        for folder, former in list(self._compared.items()):
+            compared, is_changed, refusal = former
+            was_sound = is_changed is False and bool(compared)
+            seen, kind = _observe_files(folder), (bool(is_changed), was_sound)
+            if opened[kind] < AT_ONCE and (not was_sound or seen != compared):
+                opened[kind] += 1
                 del self._compared[folder]
-                self._compared[folder] = seen, is_changed, refusal
+                self._compared[folder] = _, is_changed, refusal = self._compare_repository(folder, seen, former)
             if is_changed:
                 what = "was changed without the extension, and mirrors lack that until the next push"
                 text = f"{folder}: {what}; announce it now: hg -R {shlex.quote(folder)} replicatesync"
@@ -61,18 +63,20 @@ class OutsideWatch:
             if refusal:
                 yield ServiceTrouble(text=f"{folder}{WOULD_REFUSE}{refusal}", since=now, is_urgent=True)
 
-    def _compare_repository(self, folder: str, was_changed: bool) -> tuple[bool | None, str | None]:
-        """Return whether a repository was changed, None if that is unknown, and why pushes are refused.
+    def _compare_repository(self, folder: str, seen: _Seen, former: _Comparison) -> _Comparison:
+        """Compare a repository whose files were seen like this.
 
-        While a process works there, or it cannot be read, a changed repository counts as changed.
+        While a process works there, or it cannot be read, what was known stands, and it is compared again in the next round.
         """
-        is_changed = refusal = None
+        _, was_changed, refusal = former
+        is_changed = None
         try:
             is_changed = self._port.is_changed_outside(folder)
             refusal = self._port.find_older_pushlog(folder)
         except Exception as error:
             logger.debug("not compared with its outbox", folder=folder, reason=str(error))
-        return True if is_changed is None and was_changed else is_changed, refusal
+            seen = ()
+        return seen, True if is_changed is None and was_changed else is_changed, refusal
 
 
 def _observe_files(folder: str) -> _Seen:

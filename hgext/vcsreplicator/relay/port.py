@@ -49,5 +49,5 @@ class MasterPort(Protocol):
     def find_older_pushlog(self, folder: str) -> str | None:
         """Return why each push is refused, if the pushlog's file is an older copy.
 
-        None if it is not, and while a process works there.
+        None if it is not. Raises Unavailable while a process works there.
         """
