@@ -21,6 +21,8 @@ from typing import NamedTuple
 FILE = "~vcsreplicator.boot"
 # A random text of each boot, which containers share with their machine.
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+# Seconds by which another machine's clock, or its file server's, may be ahead.
+_SKEW = 30.0
 # A boot that never is: the file is damaged.
 _DAMAGED = "damaged"
 
@@ -48,13 +50,14 @@ class BootMark(NamedTuple):
         """Return whether no power cut may have followed.
 
         The service of another machine or container renews the time of the file, so it counts if that is later than this boot.
-        Where the system does not say the boot, nothing is known of a power cut.
+        A time in the future, beyond _SKEW, says nothing: the clock may not be set yet. Where the system does not say the boot,
+        nothing is known of a power cut.
         """
         own = read_boot()
         if not own or self.boot in ("", own):
             return True
         is_foreign = self.machine not in ("", socket.gethostname())
-        return is_foreign and 0 <= time.time() - self.time < time.clock_gettime(time.CLOCK_BOOTTIME)
+        return is_foreign and -_SKEW <= time.time() - self.time < time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def read_boot() -> str:
