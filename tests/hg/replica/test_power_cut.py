@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from mercurial.revlogutils import constants
 
 from hgext.vcsreplicator.hg.replica import scan
 from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, prepare
@@ -103,3 +104,16 @@ def test_a_torn_store_serves_nothing_until_it_is_healed(
     assert (torn.serving, torn.trouble.passing) == (0, False)
     healed = worker.perform(author, heal=torn.trouble.reason)
     assert (healed.serving, healed.trouble) == (4, None)
+
+
+def test_a_changelog_in_one_file_as_older_mercurials_made_it_is_not_torn(bench: Bench, worker: Worker) -> None:
+    author = bench.author("repo")
+    author.push()
+    assert worker.perform(author).serving == 2
+    index, data = (bench.where(author) / ".hg/store" / f"00changelog.{end}" for end in "id")
+    number = constants.REVLOGV1 | constants.FLAG_INLINE_DATA
+    index.write_bytes(constants.INDEX_HEADER.pack(number) + index.read_bytes()[4:] + data.read_bytes())
+    data.unlink()
+    found = scan.inspect(str(bench.where(author)))
+    assert found is not None
+    assert (found.serving, read_shown(bench.where(author))) == (2, (2, 1, 1))

@@ -67,13 +67,19 @@ class Watermark:
     def fits_store(self, store: "Folder") -> bool:
         """Return the same without opening the repository, as far as the changelog's last shown entry says.
 
-        A power cut may leave the file shorter, or with zeros at its end. Raises PermissionError if this user may not read it.
+        A power cut may leave the file shorter, or with zeros at its end. A changelog in one file, as an older Mercurial made
+        it, counts as whole. Raises PermissionError if this user may not read it.
         """
         if not self.length:
             return True
         entry = constants.INDEX_ENTRY_V1
         try:
             with open(store.join(b"00changelog.i"), "rb", opener=open_regular) as file:
+                if (
+                    constants.INDEX_HEADER.unpack(file.read(constants.INDEX_HEADER.size))[0]
+                    & constants.FLAG_INLINE_DATA
+                ):
+                    return True
                 file.seek((self.length - 1) * entry.size)
                 start, size, *_, node = entry.unpack(file.read(entry.size))
             # The format's number stands in the first entry where others have the start of their data.
