@@ -132,6 +132,16 @@ def test_a_restored_backup_in_the_same_boot_is_no_power_cut(machine: Machine) ->
     assert not machine.is_refused
 
 
+def test_a_service_that_starts_again_in_the_same_boot_needs_no_room(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.boot("second")
+    machine.start(acked=5, serving=3)
+    monkeypatch.setattr(boot, "write", lambda *_: pytest.fail("on a full disk the service would end"))
+    losses = machine.start(acked=3, serving=3)
+    assert (machine.is_refused, list(losses._lacking)) == (True, ["id"])
+
+
 def test_a_full_disk_keeps_a_repository_refused_until_there_is_room(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

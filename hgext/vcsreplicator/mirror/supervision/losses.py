@@ -38,7 +38,10 @@ class PowerLosses:
         if former is None or not former.is_of_this_boot():
             acked = {name: Lacking("", ack.incarnation, ack.serving) for name, ack in acks.items()}
             wanted = {**acked, **wanted}
-        self._write(self._leave_out_served(wanted))
+        lacking = self._leave_out_served(wanted)
+        if former is None or (former.boot, former.lacking) != (boot.read_boot(), lacking):  # else the disk may be full
+            self._write(lacking)
+        self._lacking = lacking
         if self._lacking:
             logger.warning("less served than acknowledged, after a power cut", repositories=len(self._lacking))
 
