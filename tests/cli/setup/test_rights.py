@@ -4,6 +4,7 @@
 import contextlib
 import os
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hgext.vcsreplicator.cli.setup import machine
 from hgext.vcsreplicator.cli.setup.machine import Machine
 from hgext.vcsreplicator.cli.setup.plan import GiveRights, describe
 from hgext.vcsreplicator.cli.setup.repositories import Problem, ProblemKind, examine
+from hgext.vcsreplicator.words.errors import Refused
 
 CLOSED = 0o600
 
@@ -101,3 +103,21 @@ def test_a_name_that_steers_a_terminal_is_shown_with_escapes() -> None:
     shown = str(problem) + describe(GiveRights("/repos", (folder,), problem.remedy))
     assert shown.isprintable()
     assert "\\x1b" in shown
+
+
+def test_folders_within_a_thousand_folders_are_refused_in_a_line(root: Path) -> None:
+    store = root / "team/a/.hg/store"
+    (root / "team/a/.hg/requires").write_text("revlogv1\nstore\n")
+    (store / "00changelog.i").write_bytes(b"12345")
+    deepest = os.open(store, os.O_RDONLY)
+    for _ in range(1100):  # a path would be too long
+        os.mkdir("d", dir_fd=deepest)
+        above, deepest = deepest, os.open("d", os.O_RDONLY, dir_fd=deepest)
+        os.close(above)
+    os.close(deepest)
+    try:
+        assert examine(str(root), None).size >= 5
+        with pytest.raises(Refused, match="its folders are too deep"):
+            give(root)
+    finally:
+        subprocess.run(["rm", "-rf", str(store)], check=True)  # pytest's own removal recurses

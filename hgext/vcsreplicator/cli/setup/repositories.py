@@ -179,11 +179,14 @@ def _is_given(folder: str) -> bool:
 
 def _measure(folder: str) -> int:
     """Count the bytes of the files in a repository's store."""
-    total = 0
-    for place, _, names in os.walk(os.path.join(folder, ".hg", "store")):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(place, name)).st_size
+    total, stack = 0, [os.path.join(folder, ".hg", "store")]
+    while stack:  # `os.walk` recurses, and fails in folders within a thousand folders
+        with contextlib.suppress(OSError), os.scandir(stack.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    stack.append(entry.path)
+                else:
+                    total += entry.stat(follow_symlinks=False).st_size
     return total
 
 

@@ -13,23 +13,33 @@ from pathlib import PurePath
 
 from pushlog.store.appendfile import walk
 
+from ...words.errors import Refused, visible
+
 _IS_NO_FILE = (errno.ELOOP, errno.ENOENT, errno.ENXIO)
 
 
 def give_repository(root: str, folder: str, user: int, group: int) -> None:
     """Give a repository below `root` to a user and a group, with the right to write all but its hgrc.
 
-    Raises OSError, also where a link is in place of a folder above the repository.
+    Raises OSError, also where a link is in place of a folder above the repository, and Refused if its folders are too deep.
     """
     with _open_folder(root, folder) as place:
-        for path, _, names, inside in os.fwalk(".", dir_fd=place):  # without links
-            os.fchown(inside, user, group)
-            os.fchmod(inside, stat.S_IMODE(os.fstat(inside).st_mode) | 0o2070)
-            for name in names:
-                for file, mode in _open_file(inside, name):
-                    os.fchown(file, user, group)
-                    is_hgrc = name == "hgrc" and path.endswith("/.hg")
-                    os.fchmod(file, mode & ~0o020 if is_hgrc else mode | (0o070 if mode & 0o111 else 0o060))
+        try:
+            for path, _, names, inside in os.fwalk(".", dir_fd=place):  # without links
+                os.fchown(inside, user, group)
+                os.fchmod(inside, stat.S_IMODE(os.fstat(inside).st_mode) | 0o2070)
+                for name in names:
+                    _give_file(inside, name, user, group, is_hgrc=name == "hgrc" and path.endswith("/.hg"))
+        except RecursionError:
+            raise Refused(
+                f"setup: {visible(folder)}: its folders are too deep; remove them, then repeat setup"
+            ) from None
+
+
+def _give_file(folder: int, name: str, user: int, group: int, *, is_hgrc: bool) -> None:
+    for file, mode in _open_file(folder, name):
+        os.fchown(file, user, group)
+        os.fchmod(file, mode & ~0o020 if is_hgrc else mode | (0o070 if mode & 0o111 else 0o060))
 
 
 def close_hgrc(root: str, folder: str) -> None:
