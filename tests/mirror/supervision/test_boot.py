@@ -25,6 +25,9 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "root"
 
 
+INFINITE = b'{"boot": "", "machine": "", "lacking": {"a": ["x", "y", 1e999]}}'
+
+
 def restart(root: Path) -> None:
     """Start the machine again."""
     (root.parent / "boot").write_text("second\n")
@@ -72,7 +75,8 @@ def test_a_server_of_another_machine_waits_for_the_service_to_live(root: Path) -
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"[]", b'{"boot": "first"}', b'{"boot": "", "machine": "", "lacking": {"a": 1}}', b"[" * 3000]
+    "content",
+    [b"", b"[]", b'{"boot": "first"}', b'{"boot": "", "machine": "", "lacking": {"a": 1}}', b"[" * 3000, INFINITE],
 )
 def test_a_damaged_file_refuses_until_it_is_written_again(root: Path, content: bytes) -> None:
     (root / boot.FILE).write_bytes(content)

@@ -105,7 +105,7 @@ def read(root: str) -> BootMark | None:
             name: Lacking(str(folder), str(inc), int(seq)) for name, (folder, inc, seq) in found["lacking"].items()
         }
         return BootMark(str(found["boot"]), str(found["machine"]), lacking, changed)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         return BootMark(_DAMAGED, "", {})
 
 
