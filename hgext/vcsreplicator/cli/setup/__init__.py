@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import click
 
 from ...words import shape
-from ...words.errors import BadConfig, Refused
+from ...words.errors import BadConfig, Refused, visible
 from ..options import with_insecure
 from .answers import HG, HostAnswers, Role, choose_answers
 from .machine import Machine, has_user, succeeds
@@ -247,7 +247,7 @@ def _say_next(answers: HostAnswers, found: FoundHost, done: Sequence[SetupStep],
             click.echo(f"left to you: {describe(step)}")
     if done and not found.has_key:
         key = Path(f"{key_file(found.home)}.pub").read_text("utf-8").strip()
-        click.echo(f"on the master: vcsreplicator setup --mirror-key {shlex.quote(key)}")
+        click.echo(f"on the master: vcsreplicator setup --mirror-key {visible(shlex.quote(key))}")
         click.echo(f"here, to accept the master's own key: sudo -u {HG} ssh {urlsplit(answers.master).netloc}")
         click.echo("then repeat setup here")
     elif done and with_systemd and answers.has_master:
