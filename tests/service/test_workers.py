@@ -322,3 +322,11 @@ def test_a_request_that_raises_is_a_500_and_the_log_has_the_reason(url: str) -> 
         500,
         b"The request failed; the server's log has the reason.\n",
     )
+
+
+def test_a_worker_whose_answer_the_server_did_not_read_ends_without_a_traceback() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.sendall(b"an answer")
+    ours.close()
+    with theirs:
+        answer_requests(theirs, lambda environ, start: [], lambda: None, lambda: True)

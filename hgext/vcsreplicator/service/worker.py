@@ -5,6 +5,7 @@ The server's end is `workers`. Through a socket comes a request: the length of J
 whose length is in the JSON, or a descriptor of it. The answer is frames of a kind (1 byte), a length (4 bytes) and content.
 """
 
+import contextlib
 import io
 import json
 import os
@@ -36,32 +37,33 @@ def answer_requests(
     Calls `begin` before each request and `renew` after each MiB that the server took of an answer. After the answer `renew` says
     whether the worker is as good as new; else it ends.
     """
-    while (environ := _receive(connection)) is not None:
-        begin()
-        answer = _AnswerFrames(connection, renew)
-        try:
-            body = application(environ, answer.start)
-            for piece in body:
-                answer.write(piece)
-            if close := getattr(body, "close", None):
-                close()
-            answer.flush()
-        except (BrokenPipeError, ConnectionResetError):
-            return  # the server is gone, or its client
-        except MemoryError:
-            body = None
-            answer.fail(b"the request took more memory than one may")
-            return
-        except Exception:
-            traceback.print_exc()
-            answer.fail(b"")
-            return
-        finally:
-            environ["wsgi.input"].close()
-        is_new = renew()
-        connection.sendall(FRAME.pack(END if is_new else LAST, 0))
-        if not is_new:
-            return
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the server is gone, or its client
+        while (environ := _receive(connection)) is not None:
+            begin()
+            answer = _AnswerFrames(connection, renew)
+            try:
+                body = application(environ, answer.start)
+                for piece in body:
+                    answer.write(piece)
+                if close := getattr(body, "close", None):
+                    close()
+                answer.flush()
+            except (BrokenPipeError, ConnectionResetError):
+                raise
+            except MemoryError:
+                body = None
+                answer.fail(b"the request took more memory than one may")
+                return
+            except Exception:
+                traceback.print_exc()
+                answer.fail(b"")
+                return
+            finally:
+                environ["wsgi.input"].close()
+            is_new = renew()
+            connection.sendall(FRAME.pack(END if is_new else LAST, 0))
+            if not is_new:
+                return
 
 
 def ask_to_write(connection: socket.socket) -> None:
