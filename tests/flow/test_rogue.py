@@ -99,7 +99,7 @@ def test_a_rogue_mirror_announces_nothing_for_another_one_that_is_down(cluster: 
         assert roster_of(log).requires_keys
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, keep=("sqlite",))
 def test_keys_are_changed_while_pushes_go_on(cluster: Cluster) -> None:
     clone = cluster.create("x")
     old = {name: give_key(cluster, name) for name in ("alpha", "beta")}

@@ -203,6 +203,8 @@ def test_a_slow_answer_alone_makes_no_broker_suspect_for_good(
     assert not unknown._until
 
 
+# Three brokers take ten seconds of a processor; what one hanging address costs shows above, in two.
+@pytest.mark.slow
 def test_what_others_lead_goes_on_while_one_of_three_brokers_hangs(unknown: connections.HangingBrokers) -> None:
     with KafkaCluster() as cluster, open_log(cluster.url, creates=True) as log:
         patiently(lambda: log.create(topics(partitions=6)))

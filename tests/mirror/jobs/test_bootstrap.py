@@ -259,10 +259,11 @@ def fill_killed(bench: Bench, wanted: int, *, behind: int = 0) -> tuple[int, lis
     return kills, positions
 
 
-def test_killed_anywhere_it_goes_on_where_it_was(bench: Bench) -> None:
+@pytest.mark.parametrize("wanted", [1, pytest.param(4, marks=pytest.mark.slow)])
+def test_killed_anywhere_it_goes_on_where_it_was(bench: Bench, wanted: int) -> None:
     authors = repositories(bench, 6)
     wait_known(bench, authors)
-    kills, positions = fill_killed(bench, 2)
+    kills, positions = fill_killed(bench, wanted)
     assert kills
     assert all(each == positions[0] for each in positions)
     assert outcomes(bench) == {ComparisonOutcome.EQUAL}
