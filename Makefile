@@ -23,9 +23,9 @@ SECOND_LOOK := --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks
 PURE = $(PYTEST) -q $(KEPT) -p no:xdist -p no:rerunfailures -m "not slow and not services and not processes and not more" \
 	--hypothesis-profile=quick
 CHECKS := check-events check-mirror check-notices check-docs check-types check-style
-TESTS_OF_check-events := tests/relay tests/outbox tests/log tests/words tests/status
-TESTS_OF_check-mirror := tests/mirror tests/house
-TESTS_OF_check-notices := tests/aggregator tests/notifier
+TESTS_OF_check-events := tests/aggregator tests/status tests/words
+TESTS_OF_check-mirror := tests/relay tests/outbox tests/log tests/mirror
+TESTS_OF_check-notices := tests/notifier tests/house
 INSTALL := testing/install_debian.sh
 # Tests make many small files: in memory if it has room and lets programs run, else where files are made anyway. A whole run needs
 # 1 GB, a third of its time in the kernel less than on a disk.
