@@ -515,7 +515,7 @@ def test_a_successor_found_by_levels_waits_for_the_departure_before_it() -> None
     world.teardown()
 
 
-@pytest.mark.parametrize("adoptions", [2, MOST_REPLACED])
+@pytest.mark.parametrize("adoptions", [2, pytest.param(MOST_REPLACED, marks=pytest.mark.more)])
 def test_an_adoption_is_announced_whose_forerunners_the_log_lost_unread(adoptions: int) -> None:
     """The outbox sends the newest alone again, and that stands where the first history was read."""
     world = World()
