@@ -347,3 +347,42 @@ def test_held_events_of_a_replaced_history_do_not_bring_it_back() -> None:
     state = fed.aggregation.repositories[new.repository].state
     assert state is not None
     assert (state.incarnation, state.seq) == (new.incarnation, 3)
+
+
+def test_an_event_that_comes_behind_its_successor_gets_its_notice() -> None:
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    chain.take(4)
+    fed.event(*chain.events[:2], chain.events[3])  # the log lost the third before the relay saw that
+    fed.event(*chain.events[2:])
+    assert fed.aggregation.lost == {}
+    fed.write()
+    fed.restart()
+    fed.ack(chain.ack("alpha", 4))
+    assert fed.commit() == [1, 2, 3, 4]
+
+
+def test_an_event_behind_a_released_successor_gets_its_notice_before_it() -> None:
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    chain.take(5)
+    fed.event(*chain.events[:2])
+    fed.ack(chain.ack("alpha", 2))
+    assert fed.commit() == [1, 2]
+    fed.event(*chain.events[3:])
+    fed.ack(chain.ack("alpha", 5, serving=2))
+    assert fed.commit() == []
+    fed.event(chain.events[2])
+    assert fed.commit() == []
+    fed.restart()
+    fed.ack(chain.ack("alpha", 5))
+    assert fed.commit() == [3, 4, 5]
+    assert fed.topics[PENDING] == {}
+
+
+def test_an_event_behind_an_announced_successor_stays_lost() -> None:
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    chain.take(3)
+    fed.event(chain.events[0], chain.events[2])
+    fed.ack(chain.ack("alpha", 3))
+    assert fed.commit() == [1, 3]
+    assert fed.event(chain.events[1]) == [RecordOutcome.REPEAT]
+    assert (fed.commit(), fed.aggregation.lost) == ([], {chain.repository: 1})

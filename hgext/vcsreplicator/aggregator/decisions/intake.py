@@ -4,6 +4,7 @@
 Each event goes on with its repository's history, waits for a newer aggregator, or is recorded as an error.
 """
 
+from collections import Counter
 from collections.abc import Container
 from functools import partial
 
@@ -212,6 +213,8 @@ class EventIntake:
     ) -> None:
         source = record.headers.get(wire.SOURCE, "")
         source = source if len(source) <= SOURCE_LIMIT else ""
+        # What is missing may come yet: the relay sends what the log lost again, perhaps behind a later event.
+        repository.is_incomplete |= arrival is Arrival.GAP and repository.state is not None
         repository.state = follow(repository.state, event, arrival, self._membership.roster.version, source)
         self._succession.note(repository.state)
         self._decisions.end_replaced(event.path)
@@ -270,7 +273,13 @@ class EventIntake:
         self._memory.output.reject(record, text, now, repository=repository.id)
 
     def _fill_queue(self, repository: Repository, event: Event, record: Record, now: float) -> RecordOutcome:
-        """Take an event again that waits for its notice, but was lost from `pending`."""
+        """Take an event that waits for its notice, but was lost from `pending`, or from the log before its successor came.
+
+        Newer events of the repository must be in `pending` before.
+        """
+        if repository.id in self._memory.output.fresh:
+            return RecordOutcome.UNFINISHED
+        self._memory.lost -= Counter({repository.id: 1})
         held = HeldEvent.arrived(event, record, now, self._succession.now)
         held.written = True
         repository.fill(held)

@@ -26,8 +26,8 @@ class Repository:
 
     `serials` are those of the newest sealed levels, by mirror. `queue` is in order of sequence; its first `released` items are
     released. `newer` are the offsets of the records since the first event of a newer version, which the log keeps as they came.
-    `is_incomplete`: events that wait for their notice are missing in the queue. `newest_at` is when its newest event came, by the
-    monotonic clock; 0 if that was before this session.
+    `is_incomplete`: events that wait for their notice may be missing in the queue. `newest_at` is when its newest event came, by
+    the monotonic clock; 0 if that was before this session.
     """
 
     id: str
@@ -145,8 +145,8 @@ class Repository:
             self._set_levels(released=state.released, noticed=state.noticed)
         return lost
 
-    def _set_levels(self, *, released: int, noticed: int) -> None:
-        """Set the levels.
+    def _set_levels(self, *, released: int, noticed: int | None = None) -> None:
+        """Set the levels; without `noticed` that one stays.
 
         Where the queue is incomplete, they pass over the lost events behind them.
         """
@@ -154,7 +154,9 @@ class Repository:
         if self.is_incomplete:
             beyond = self.state.seq + 1
             released = (self.queue[self.released].seq if self.released < len(self.queue) else beyond) - 1
-            noticed = (self.queue[0].seq if self.queue else beyond) - 1
+            if noticed is not None:
+                noticed = (self.queue[0].seq if self.queue else beyond) - 1
+        noticed = self.state.noticed if noticed is None else noticed
         stays = tuple(stay for stay in self.state.stays if stay.until > noticed)
         served_by = self.state.served_by if noticed == self.state.noticed else None
         self.state = replace(self.state, released=released, noticed=noticed, stays=stays, served_by=served_by)
@@ -371,7 +373,7 @@ class Repository:
         assert self.state is not None
         self.released += 1
         self.state = replace(self.state, roster=version)
-        self._set_levels(released=held.seq, noticed=self.state.noticed)
+        self._set_levels(released=held.seq)
 
     def announceable(
         self, gating: tuple[Mirror, ...], *, allow_empty: bool
