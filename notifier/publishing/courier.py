@@ -202,20 +202,24 @@ class _DeliveryLoop:
         self.connect()
         self.courier.started.set()
         while not self.courier.stop.is_set():
-            self.orders.carry_out_requests()
-            has_read = self.read()
-            if self.condition.trouble is not None and self.window.idle(self.clock.monotonic()):
-                self.connect()
-            if has_read:
-                # What was confirmed during the read makes room. The destination works while the next notices are read.
-                self.collect(0)
-                self.begin()
-            else:
-                self.begin()
-                self.collect(BUSY_WAIT if self.window.in_flight else 0)
-            self.reader.store_position()
-            self.report()
+            self.turn()
         self.drain()
+
+    def turn(self) -> None:
+        """Read, send, settle and store once; wait if there is nothing to do."""
+        self.orders.carry_out_requests()
+        has_read = self.read()
+        if self.condition.trouble is not None and self.window.idle(self.clock.monotonic()):
+            self.connect()
+        if has_read:
+            # What was confirmed during the read makes room. The destination works while the next notices are read.
+            self.collect(0)
+            self.begin()
+        else:
+            self.begin()
+            self.collect(BUSY_WAIT if self.window.in_flight else 0)
+        self.reader.store_position()
+        self.report()
 
     def report(self) -> None:
         reader, replays = self.reader, self.orders.list_replays()
