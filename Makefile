@@ -46,7 +46,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export HYPOTHESIS_NO_PLUGINS := 1
 
 .SILENT:
-.PHONY: demo venv test test-all test-versions check $(CHECKS) format bench docs man lock clean
+.PHONY: demo venv test test-all test-versions faults check $(CHECKS) format bench docs man lock clean
 
 demo: venv
 	$(BIN)/vcsreplicator demo
@@ -95,6 +95,10 @@ test-all: $(VENV)/installed-for-tests
 # The older versions of Mercurial too, each in an environment of its own (testing/versions); prints a table.
 test-versions: $(VENV)/installed-for-tests
 	$(BIN)/python -m testing.versions $(VERSIONS)
+
+# `make faults SEED=7`: the campaign of a seed (tests/README.md); with `SEEDS=100` so many from there on.
+faults: $(VENV)/installed-for-tests
+	$(BIN)/python -m testing.campaign --seed $(or $(SEED),1) --seeds $(or $(SEEDS),1)
 
 # Style, types, tests and the documentation's site, side by side: a developer waits for the result.
 check: $(VENV)/installed-for-tests

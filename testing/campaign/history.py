@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What users of an installation saw, and whether it kept the promises; pure.
+
+`check` returns a line for each violation:
+
+- lost: a change was accepted, and a destination never got its message, or a mirror never served it, though all was healed;
+- early: a message arrived before each mirror had served the change that gated ever since the change was accepted (of a repository
+  that the master has deleted by then, a mirror need not serve anything);
+- misordered: first deliveries of a repository skip one or go back, or come before those of the repository that had the path;
+- repeated: a message came again though the destination's position was stored behind it, or its sender knew it was confirmed. A
+  notifier that another one overtook may repeat for PROOF seconds since it last wrote, and after those what it was about to send;
+- divergent: at the end a mirror differs from the master;
+- two writers: a process wrote for an identity after a newer process had.
+"""
+
+import enum
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+# Seconds for which a notifier believes that it still has its turn, and the messages that it may then be about to send.
+PROOF, ABOUT_TO_SEND = 5.0, 4
+
+
+class Kind(enum.StrEnum):
+    """What happened."""
+
+    ACCEPTED = "accepted"
+    GATING = "gating"
+    SERVED = "served"
+    DELIVERED = "delivered"
+    CONFIRMED = "confirmed"
+    STORED = "stored"
+    WROTE = "wrote"
+    FAULT = "fault"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One observation.
+
+    `who` is a mirror, a destination, an identity of a transactor, or what a fault struck; `names` are the mirrors that gate, or a
+    fault's text. `life` counts processes, `turn` transactors, and `own` is the process's monotonic clock; `offset` is the notice's
+    place, or a stored position. The end of a mirror has its level of each repository that still exists.
+    """
+
+    step: int
+    kind: Kind
+    who: str = ""
+    repository: str = ""
+    seq: int = 0
+    digest: str = ""
+    path: str = ""
+    generation: int = 0
+    offset: int = -1
+    life: int = 0
+    turn: int = 0
+    own: float = 0.0
+    names: tuple[str, ...] = ()
+    is_deletion: bool = False
+
+    def __str__(self) -> str:
+        """One line for a person who reads a failure."""
+        event = f" {self.path or self.repository[:6]}@{self.seq}" if self.repository else ""
+        life = f" by process {self.life}" if self.life else ""
+        place = f" at {self.offset}" if self.offset >= 0 else ""
+        return f"{self.step:5} {self.kind.value:9} {self.who}{event}{place}{life} {' '.join(self.names)}".rstrip()
+
+
+@dataclass(slots=True)
+class _Repository:
+    accepted: dict[int, Seen] = field(default_factory=dict)
+    is_deleted: bool = False
+    served: dict[str, int] = field(default_factory=dict)
+    delivered: dict[str, int] = field(default_factory=dict)
+
+
+class Checker:
+    """Takes observations in their order; `violations` are the lines found so far."""
+
+    def __init__(self, destinations: Iterable[str]) -> None:
+        self.violations: list[str] = []
+        self._destinations = tuple(destinations)
+        self._repositories: dict[str, _Repository] = {}
+        self._gating_since: dict[str, int] = {}
+        self._stored: dict[str, int] = {}
+        self._confirmed: set[tuple[str, int, int]] = set()
+        self._turns: dict[str, int] = {}
+        # Of each destination and process: its newest write.
+        self._proofs: dict[tuple[str, int], Seen] = {}
+        self._overtaken: Counter[tuple[str, int]] = Counter()
+        self._generations: dict[tuple[str, str], int] = {}
+
+    def take(self, seen: Seen) -> None:
+        repository = self._repositories.setdefault(seen.repository, _Repository()) if seen.repository else _Repository()
+        match seen.kind:
+            case Kind.ACCEPTED:
+                repository.accepted[seen.seq], repository.is_deleted = seen, seen.is_deletion
+            case Kind.GATING:
+                self._gating_since = {name: self._gating_since.get(name, seen.step) for name in seen.names}
+            case Kind.SERVED:
+                repository.served[seen.who] = max(seen.seq, repository.served.get(seen.who, 0))
+            case Kind.DELIVERED:
+                self._deliver(repository, seen)
+            case Kind.CONFIRMED:
+                self._confirmed.add((seen.who, seen.life, seen.offset))
+            case Kind.STORED:
+                self._stored[seen.who] = seen.offset
+            case Kind.WROTE:
+                if seen.turn < self._turns.get(seen.who, 0):
+                    self._report(seen, "two writers: a newer process wrote before")
+                self._turns[seen.who] = max(seen.turn, self._turns.get(seen.who, 0))
+                self._proofs[seen.who, seen.life] = seen
+            case Kind.ENDED:
+                self._end(repository, seen)
+
+    def finish(self) -> None:
+        """Nothing follows, and all was healed."""
+        for repository in self._repositories.values():
+            for seen in repository.accepted.values():
+                for name in self._destinations:
+                    if seen.seq > repository.delivered.get(name, 0):
+                        self._report(seen, f"lost: {name} never got it")
+
+    def _deliver(self, repository: _Repository, seen: Seen) -> None:
+        last = repository.delivered.get(seen.who, 0)
+        accepted = repository.accepted.get(seen.seq)
+        if accepted is None:
+            self._report(seen, "early: it was never accepted")
+            return
+        if seen.seq <= last:
+            if self._is_overtaken(seen):
+                return
+            if seen.offset < self._stored.get(seen.who, 0):
+                self._report(seen, f"repeated: the position was {self._stored[seen.who]} before")
+            elif (seen.who, seen.life, seen.offset) in self._confirmed:
+                self._report(seen, "repeated: the process knew that it was confirmed")
+            return
+        if seen.seq > last + 1:
+            self._report(seen, f"misordered: the last was {last}")
+        repository.delivered[seen.who] = seen.seq
+        place = seen.who, seen.path
+        if seen.generation < self._generations.get(place, 0):
+            self._report(seen, f"misordered: {seen.path} was another repository's before")
+        self._generations[place] = max(seen.generation, self._generations.get(place, 0))
+        for mirror, since in self._gating_since.items():
+            has_served = repository.is_deleted or repository.served.get(mirror, 0) >= seen.seq
+            if since <= accepted.step and not has_served:
+                self._report(seen, f"early: {mirror} has served {repository.served.get(mirror, 0)}")
+
+    def _is_overtaken(self, seen: Seen) -> bool:
+        """Whether the sender of a repeat could not know yet that another notifier has its turn."""
+        proof = self._proofs.get((seen.who, seen.life))
+        if proof is None or proof.turn == self._turns[seen.who]:
+            return False
+        if seen.own - proof.own > PROOF:
+            self._overtaken[seen.who, seen.life] += 1
+        return self._overtaken[seen.who, seen.life] <= ABOUT_TO_SEND
+
+    def _end(self, repository: _Repository, seen: Seen) -> None:
+        last = repository.accepted[max(repository.accepted)]
+        if (seen.seq, seen.digest) != (last.seq, last.digest):
+            self._report(seen, f"divergent: the master is at {last.seq}")
+
+    def _report(self, seen: Seen, text: str) -> None:
+        self.violations.append(f"{seen} - {text}")
+
+
+def check(history: Iterable[Seen], destinations: Iterable[str], *, is_settled: bool = True) -> list[str]:
+    """Return a line for each violation of a history; unless it `is_settled`, nothing is lost yet."""
+    checker = Checker(destinations)
+    for seen in history:
+        checker.take(seen)
+    if is_settled:
+        checker.finish()
+    return checker.violations

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""All actors of a campaign, the order in which they step, and what was seen."""
+
+import random
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from unittest import mock
+
+import structlog
+
+from hgext.vcsreplicator.aggregator import standby as aggregator_standby
+from hgext.vcsreplicator.log import EVENTS, NOTICES, ROSTER, ROSTER_REQUESTS, NewRecord, PartitionKey, topics
+from hgext.vcsreplicator.log import standby as log_standby
+from hgext.vcsreplicator.mirror.supervision import catchup
+from hgext.vcsreplicator.words.roster import KEY, MirrorState, Roster, RosterRequest, Verb
+from hgext.vcsreplicator.words.roster import Mirror as Member
+from hgext.vcsreplicator.words.shape import from_json, to_json
+from notifier.publishing.position import IDENTITY, group
+from testing.campaign.aggregator import Aggregator
+from testing.campaign.faults import Fault, Plan, Strike
+from testing.campaign.history import Kind, Seen, check
+from testing.campaign.log import SteppedLog
+from testing.campaign.master import Master, Relay
+from testing.campaign.mirror import Mirror, SteppedSource
+from testing.campaign.notifier import DESTINATIONS, Notifier
+from testing.campaign.process import Process
+from testing.clock import HandClock
+
+PARTITIONS = 2
+# Steps that everything gets, after the last fault, to settle.
+SETTLE = 6000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What was seen in a campaign, and the violations."""
+
+    plan: Plan
+    history: list[Seen]
+    violations: list[str]
+
+
+class World:
+    """One installation: a master, two mirrors, two aggregators, two notifiers."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self.plan, self.step, self.history = plan, 0, list[Seen]()
+        self.is_calm, self.is_log_away = False, False
+        self._clock, self._chance, self._lives = HandClock(), Random(f"{plan.seed} order"), 0
+        self._log_back_at, self._activate_at, self._faults = 0, 0, list(plan.faults)
+        self.log = SteppedLog(self._clock, self._see_record)
+        self.log.create(topics(partitions=PARTITIONS))
+        members = tuple(Member(name=name, state=MirrorState.ACTIVE) for name in ("alpha", "beta"))
+        self.log.append([NewRecord(topic=ROSTER, key=KEY, value=to_json(Roster(version=1, mirrors=members)))])
+        self.master = Master(self)
+        self.relay = Relay(self, "relay", folder)
+        self.mirrors = [Mirror(self, f"mirror-{name}", folder / name) for name in ("alpha", "beta")]
+        self.processes: list[Process] = [
+            self.relay,
+            *self.mirrors,
+            *(Aggregator(self, f"aggregator-{number}", folder) for number in (1, 2)),
+            *(Notifier(self, f"notifier-{number}", folder) for number in (1, 2)),
+        ]
+
+    # What happens
+
+    def run(self, steps: int) -> None:
+        """So many steps, of processes that can make one."""
+        for _ in range(steps):
+            self.step += 1
+            self._pass_time()
+            while self._faults and self._faults[0].step <= self.step and not self.is_calm:
+                self._begin(self._faults.pop(0))
+            if not self.is_calm and self._chance.random() < 0.08:
+                self.master.push()
+            able = [process for process in self.processes if process.can_step]
+            if able:
+                self._chance.choice(able).go()
+
+    def settle(self) -> None:
+        """Heal everything, and go on until nothing is left to do."""
+        self.is_calm, self.is_log_away = True, False
+        self.log.fail_commits.clear()
+        for process in self.processes:
+            process.disarm()
+        if self._activate_at:
+            self._ask(Verb.ACTIVATE)
+        end = self.step + SETTLE
+        while self.step < end and not self._is_settled():
+            self.run(25)
+        for mirror in self.mirrors:
+            self._see_end(mirror)
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.free()
+
+    def _pass_time(self) -> None:
+        seconds = self._chance.choice((0.01, 0.02, 0.05, 0.1))
+        self._clock.advance(seconds)
+        for process in self.processes:
+            if not process.is_clock_still:
+                process.clock.advance(seconds)
+        if self.is_log_away and self.step >= self._log_back_at:
+            self.is_log_away = False
+        if self._activate_at and self.step >= self._activate_at:
+            self._activate_at = 0
+            self._ask(Verb.ACTIVATE)
+
+    def _begin(self, fault: Fault) -> None:
+        match fault.strike:
+            case Strike.CLOCK:
+                process = next(each for each in self.processes if each.name == fault.who)
+                process.clock.set_back(3600.0 if fault.calls % 2 else -3600.0)
+            case Strike.AWAY:
+                self.is_log_away, self._log_back_at = True, self.step + fault.steps
+            case Strike.LOSE_EVENTS:
+                self.log.lose(EVENTS, fault.calls % PARTITIONS, 1 + fault.calls % 5)
+            case Strike.DEACTIVATE:
+                if not self._activate_at:
+                    self._ask(Verb.DEACTIVATE)
+                self._activate_at = self.step + fault.steps
+            case Strike.RENAME:
+                self.master.rename()
+            case Strike.DELETE:
+                self.master.delete()
+            case strike:
+                process = next(each for each in self.processes if each.name == fault.who)
+                process.arm(strike, calls=fault.calls, steps=fault.steps)
+                return
+        self.see_fault(fault.strike, fault.who)
+
+    def _ask(self, verb: Verb) -> None:
+        request = RosterRequest(
+            id=f"{self.step:032x}", verb=verb, mirror="alpha", who="dana", time=self._clock.now(), reason="campaign"
+        )
+        self.log.append([NewRecord(topic=ROSTER_REQUESTS, key=request.id, value=to_json(request))])
+
+    # What is seen
+
+    def new_life(self) -> int:
+        self._lives += 1
+        return self._lives
+
+    def see(self, seen: Seen) -> None:
+        self.history.append(seen)
+
+    def see_fault(self, what: str, who: str) -> None:
+        self.see(Seen(step=self.step, kind=Kind.FAULT, who=who, names=(what,)))
+
+    def see_commit(self, process: Process, life: int) -> Callable[[str, int, Mapping[PartitionKey, int]], None]:
+        """Return what is to be called with each commit of a process: of which transactor, and the positions that it stored."""
+
+        def see(identity: str, turn: int, positions: Mapping[PartitionKey, int]) -> None:
+            who, own = identity.removeprefix(IDENTITY), process.clock.monotonic()
+            self.see(Seen(step=self.step, kind=Kind.WROTE, who=who, life=life, turn=turn, own=own))
+            if who != identity and (NOTICES, 0) in positions:
+                self.see(Seen(step=self.step, kind=Kind.STORED, who=who, offset=positions[NOTICES, 0], life=life))
+
+        return see
+
+    def generation_of(self, repository: str, seq: int) -> int:
+        return self.master.outboxes[repository].chain.events[seq - 1].generation
+
+    def _see_record(self, record: NewRecord) -> None:
+        if record.topic == ROSTER and record.value is not None:
+            roster = from_json(Roster, record.value)
+            names = tuple(member.name for member in roster.mirrors if member.state is MirrorState.ACTIVE)
+            self.see(Seen(step=self.step, kind=Kind.GATING, who="roster", names=names))
+
+    def _see_end(self, mirror: Mirror) -> None:
+        for name, outbox in self.master.outboxes.items():
+            here = mirror.disk[name][0] if name in mirror.disk else None
+            if here is None and outbox.is_deleted:
+                continue
+            seq, digest = (here.seq, here.digest) if here else (0, "")
+            seen = Seen(step=self.step, kind=Kind.ENDED, who=mirror.mirror, repository=name, seq=seq, digest=digest)
+            self.see(seen)
+
+    def _is_settled(self) -> bool:
+        """Whether both mirrors have, and both destinations stored, all that was accepted."""
+        end = self.log.ends(NOTICES)[0]
+        stored = [self.log.stored(group(name), NOTICES).get(0, 0) for name in DESTINATIONS]
+        count = sum(len(outbox.chain.events) for outbox in self.master.outboxes.values())
+        return min(stored) == end >= count and all(
+            (name not in mirror.disk if outbox.is_deleted else mirror.serves(name) == outbox.chain.events[-1].seq)
+            for mirror in self.mirrors
+            for name, outbox in self.master.outboxes.items()
+        )
+
+
+def run(plan: Plan) -> Result:
+    """Run one campaign; the same plan does the same each time."""
+    before = random.getstate()
+    random.seed(plan.seed)
+    with (
+        tempfile.TemporaryDirectory(prefix="campaign-") as folder,
+        structlog.testing.capture_logs(),
+        mock.patch.object(catchup, "Source", SteppedSource),
+        # As processes of other machines, whose end a standby cannot see.
+        mock.patch.object(aggregator_standby, "is_gone", return_value=False),
+        mock.patch.object(log_standby, "is_gone", return_value=False),
+    ):
+        world = World(plan, Path(folder))
+        try:
+            with mock.patch.object(time, "monotonic", world._clock.monotonic):
+                world.run(plan.steps)
+                world.settle()
+        finally:
+            world.close()
+            random.setstate(before)
+    return Result(plan=plan, history=world.history, violations=check(world.history, DESTINATIONS))
+
+
+def minimise(plan: Plan, *, fails: Callable[[Plan], bool] = lambda plan: bool(run(plan).violations)) -> Plan:
+    """Drop faults one by one while the plan still fails."""
+    for fault in plan.faults:
+        smaller = replace(plan, faults=tuple(each for each in plan.faults if each is not fault))
+        if fails(smaller):
+            plan = smaller
+    return plan
+
+
+def describe(result: Result, *, last: int = 40) -> str:
+    """Return how to repeat a failure, its faults, the `last` things seen before the first violation, and the violations."""
+    first = int(result.violations[0].split()[0]) if result.violations else result.history[-1].step
+    before = [seen for seen in result.history if seen.step <= first and seen.kind is not Kind.WROTE]
+    lines = [f"seed {result.plan.seed}, repeat it: make faults SEED={result.plan.seed}", *map(str, result.plan.faults)]
+    return "\n".join([*lines, "", *map(str, before[-last:]), "", *result.violations[:10]])

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Campaigns in one process: whatever fails, every promise is kept (docs/architecture.md)."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from hgext.vcsreplicator.aggregator.decisions import repository as decisions
+from testing.campaign.faults import Fault, Plan, Strike, draw
+from testing.campaign.world import describe, minimise, run
+from testing.seeds import marked_more
+
+# Campaigns of `make test`, and those that `make test-all` adds.
+SEEDS = [*marked_more(range(1, 7)), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(7, 160))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_promise_is_kept_whatever_fails(seed: int) -> None:
+    result = run(draw(seed))
+    assert not result.violations, describe(run(minimise(result.plan)))
+
+
+@pytest.mark.slow
+def test_a_seed_does_the_same_in_every_process() -> None:
+    script = "from testing.campaign.world import *; print(*run(draw(3)).history, sep='\\n')"
+    script = "from testing.campaign.faults import draw\n" + script
+    texts = {
+        subprocess.run(
+            [sys.executable, "-c", script], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(texts) == 1
+
+
+def test_a_release_without_acks_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decisions, "is_served", lambda ack, held: True)
+    result = run(Plan(seed=1, steps=120, faults=()))
+    assert any("early:" in each for each in result.violations), result.violations
+
+
+@pytest.mark.more
+def test_a_failure_is_shown_with_its_seed_and_its_fewest_faults() -> None:
+    faults = [Fault(step=30, strike=Strike.KILL, who="relay"), Fault(step=40, strike=Strike.AWAY)]
+    plan = Plan(seed=5, steps=50, faults=tuple(faults))
+    smallest = minimise(plan, fails=lambda plan: faults[1] in plan.faults)
+    assert smallest == replace(plan, faults=(faults[1],))
+    shown = describe(run(smallest))
+    assert "make faults SEED=5" in shown
+    assert "step 40: all: log away" in shown

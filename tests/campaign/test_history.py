@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The checker of campaigns: it reports a history that breaks a rule, for each rule."""
+
+from dataclasses import replace
+
+from testing.campaign.history import PROOF, Kind, Seen, check
+
+GATING = Seen(step=0, kind=Kind.GATING, names=("alpha", "beta"))
+
+
+def push(seq: int, **members: object) -> Seen:
+    given = {"step": seq, "kind": Kind.ACCEPTED, "repository": "r", "seq": seq, "digest": f"d{seq}", "path": "r"}
+    return Seen(**{**given, "generation": 1, **members})  # type: ignore[arg-type]
+
+
+def served(*seqs: int, repository: str = "r") -> list[Seen]:
+    return [
+        Seen(step=50, kind=Kind.SERVED, who=mirror, repository=repository, seq=seq)
+        for seq in seqs
+        for mirror in ("alpha", "beta")
+    ]
+
+
+def got(seq: int, **members: object) -> Seen:
+    return replace(push(seq, step=60, kind=Kind.DELIVERED, who="lines", offset=seq - 1, life=1), **members)
+
+
+def found(*history: Seen, is_settled: bool = True) -> list[str]:
+    return [line.rpartition(" - ")[2] for line in check([GATING, *history], ["lines"], is_settled=is_settled)]
+
+
+def test_a_history_that_keeps_every_promise_has_no_violation() -> None:
+    ends = [Seen(step=90, kind=Kind.ENDED, who="alpha", repository="r", seq=2, digest="d2")]
+    assert found(push(1), push(2), *served(1, 2), got(1), got(2), *ends) == []
+
+
+def test_a_push_that_is_never_announced_is_lost() -> None:
+    history = push(1), push(2), *served(1, 2), got(1)
+    assert found(*history) == ["lost: lines never got it"]
+    assert found(*history, is_settled=False) == []
+
+
+def test_a_message_before_a_gating_mirror_serves_is_early() -> None:
+    assert found(push(1), served(1)[0], got(1)) == ["early: beta has served 0"]
+
+
+def test_a_mirror_that_gates_since_the_push_is_not_awaited() -> None:
+    later = Seen(step=5, kind=Kind.GATING, names=("alpha", "beta"))
+    assert found(replace(GATING, names=("alpha",)), push(1), later, served(1)[0], got(1)) == []
+
+
+def test_a_message_of_what_was_never_accepted_is_early() -> None:
+    assert found(got(1)) == ["early: it was never accepted"]
+
+
+def test_a_skipped_message_is_misordered() -> None:
+    assert found(push(1), push(2), *served(2), got(2)) == ["misordered: the last was 0"]
+
+
+def test_a_message_behind_those_of_a_successor_is_misordered() -> None:
+    successor = {"repository": "s", "generation": 2}
+    history = [push(1), push(1, **successor), *served(1), *served(1, repository="s"), got(1, **successor), got(1)]
+    assert found(*history) == ["misordered: r was another repository's before"]
+
+
+def test_a_message_behind_the_stored_position_is_repeated() -> None:
+    stored = Seen(step=70, kind=Kind.STORED, who="lines", offset=1)
+    assert found(push(1), *served(1), got(1), got(1, life=2)) == []
+    assert found(push(1), *served(1), got(1), stored, got(1, life=2)) == ["repeated: the position was 1 before"]
+
+
+def test_a_message_that_its_sender_knew_to_be_confirmed_is_repeated() -> None:
+    confirmed = got(1, kind=Kind.CONFIRMED)
+    text = "repeated: the process knew that it was confirmed"
+    assert found(push(1), *served(1), got(1), confirmed, got(1)) == [text]
+
+
+def test_an_overtaken_notifier_repeats_for_a_short_time_only() -> None:
+    wrote = Seen(step=60, kind=Kind.WROTE, who="lines", life=1, turn=1)
+    overtaken = [
+        push(1),
+        *served(1),
+        wrote,
+        got(1),
+        replace(wrote, life=2, turn=2),
+        replace(wrote, kind=Kind.STORED, offset=1),
+    ]
+    assert found(*overtaken, *[got(1, own=PROOF)] * 9) == []
+    assert len(found(*overtaken, *[got(1, own=PROOF + 1)] * 9)) == 5
+
+
+def test_a_mirror_that_differs_at_the_end_is_divergent() -> None:
+    end = Seen(step=90, kind=Kind.ENDED, who="beta", repository="r", seq=1, digest="another")
+    assert found(push(1), *served(1), got(1), end) == ["divergent: the master is at 1"]
+
+
+def test_a_write_after_that_of_a_newer_process_is_one_of_two_writers() -> None:
+    wrote = Seen(step=9, kind=Kind.WROTE, who="aggregator", turn=2)
+    assert found(wrote, replace(wrote, turn=1)) == ["two writers: a newer process wrote before"]
