@@ -1167,6 +1167,31 @@ def test_of_two_notifiers_the_older_sends_nothing_and_moves_no_position(turns: T
     second.state.close()
 
 
+class Keeping(Scripted):
+    """A destination that notes up to where it put into the log what it owes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.secured: list[int] = []
+
+    def secure(self, position: int) -> int:
+        self.secured.append(position)
+        return position
+
+
+def test_a_fenced_notifier_puts_nothing_it_owes_into_the_log(tmp_path: Path) -> None:
+    """Another one has delivered it, and would take it for owed at its next start."""
+    turns = Turns(tmp_path, destination := Keeping())
+    turns.take()
+    assert destination.secured == [0]
+    StoredPosition("it", turns.log, turns.clock)
+    turns.clock.advance(CHECK_EVERY)
+    with pytest.raises(Fenced):
+        turns.loop.reader.store_position()
+    assert destination.secured == [0]
+    turns.state.close()
+
+
 def test_a_destination_that_never_began_finds_itself_fenced(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> Scripted:
         raise Unavailable("no route")
