@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A master that comes back after a mirror was promoted: what it accepted and did not send is saved."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -30,16 +31,30 @@ def test_pushes_that_a_former_master_did_not_send_can_be_pushed_again(tmp_path: 
             master.push("one")
         master.commit("one", "unsent")
         assert UNRELAYED in master.push("one")
+        shutil.copytree(master.root / "one", master.root / "zcopy")
+        shutil.copytree(master.root / "one", master.root / "damaged")
+        [segment] = (master.root / "damaged" / ".hg" / "store").glob("outbox.0*.log")
+        segment.write_bytes(segment.read_bytes().replace(b"dana", b"xxxx"))
+        master.operate("init", str(master.root / "two"))
+        master.operate("-R", str(master.root / "two"), "replicatedelete", "--yes")
         words = ["--output", str(tmp_path / "saved"), "--config", str(config)]
         with pytest.raises(Refused, match="no mirror was promoted in place of hg://master"):
             CliRunner().invoke(demote.command, words, catch_exceptions=False, standalone_mode=False)
         record = MasterRecord(source="hg://alpha", mirror="alpha", replaces=("hg://master",), time=1.0)
         log.append([NewRecord(topic=SERVICES, key=MASTER_KEY, value=to_json(record))])
-        said = CliRunner().invoke(demote.command, words, catch_exceptions=False).output
-        assert "one: event 3: push 2 of dana, " in said
-        assert f"hg unbundle {tmp_path}/saved/one.hg && hg push" in said
-        assert "1 events were not sent" in said
+        result = CliRunner().invoke(demote.command, words, standalone_mode=False)
+        said = result.output
+        assert said.count("one: event 3: push 2 of dana, ") == 2
+        assert "two: event 2: deleted, " in said
+        bundles = sorted((tmp_path / "saved").iterdir())
+        assert len(bundles) == 2
+        assert all(f"hg unbundle {each} && hg push" in said for each in bundles)
+        assert "4 events were not sent" in said
+        assert f"{master.root}/damaged: not saved: " in said
+        assert "1 repositories could not be read" in str(result.exception)
+        with pytest.raises(Refused, match="/saved: File exists; expected the path of a new folder"):
+            CliRunner().invoke(demote.command, words, catch_exceptions=False, standalone_mode=False)
         copy = str(tmp_path / "copy")
         master.develop("clone", "-q", "-r", "0", str(master.folder / "clone-one"), copy)
-        master.develop("-R", copy, "unbundle", str(tmp_path / "saved" / "one.hg"))
+        master.develop("-R", copy, "unbundle", str(bundles[0]))
         assert master.develop("-R", copy, "log", "-T", "{desc} ") == "unsent sent "

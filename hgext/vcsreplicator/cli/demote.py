@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator demote`: saves what a former master accepted and did not send."""
 
+import os
 import shlex
 from pathlib import Path
 from urllib.parse import quote
 
 import click
 
+from pushlog.store.frames import TornRecord
+
 from ..config import Config
+from ..hg.master.creation import DELETED, NOTES
 from ..hg.promoting import save_changesets
 from ..hg.relaying import MasterRepositories
 from ..outbox.entry import Entry
 from ..outbox.file import outbox_of
 from ..relay.mastership import fork_of_former, read_master
 from ..relay.scan import find_repositories
-from ..words.errors import Refused, visible
+from ..words.errors import Refused, ReplicationError, visible
 from .options import log_of, relay_of, with_config
 from .requests import when
 
@@ -34,21 +38,30 @@ def command(config: Config, output: str) -> None:
     with log_of(config) as log:
         if fork_of_former(read_master(log), relay.source) is None:
             raise Refused(f"no mirror was promoted in place of {relay.source}: start its relay, which sends all events")
-    folder = Path(output)
-    folder.mkdir()
-    repositories, count = MasterRepositories(relay.roots, relay.source), 0
-    for repository in dict.fromkeys(found for root in relay.roots for found in find_repositories(root)):
-        unsent = [place.entry for place in outbox_of(repository).unsent()]
-        if not unsent:
-            continue
-        count += len(unsent)
-        for entry in unsent:
-            click.echo(_describe(entry))
-        file = folder.absolute() / f"{quote(unsent[0].event.path, safe='')}.hg"
-        first = min(entry.first for entry in unsent)
-        if save_changesets(repositories.open(repository), first, str(file)):
-            click.echo(f"  in a clone from the new master: hg unbundle {shlex.quote(str(file))} && hg push")
+    folder = Path(output).absolute()
+    try:
+        folder.mkdir()
+    except OSError as error:
+        raise Refused(f"{folder}: {error.strerror}; expected the path of a new folder") from error
+    repositories, count, unreadable = MasterRepositories(relay.roots, relay.source), 0, 0
+    places = [place for root in relay.roots for place in (root, os.path.join(root, NOTES, DELETED))]
+    found = dict.fromkeys(each for place in places for each in find_repositories(place))
+    for number, repository in enumerate(found, 1):
+        try:
+            unsent = [place.entry for place in outbox_of(repository).unsent()]
+            for entry in unsent:
+                click.echo(_describe(entry))
+            count += len(unsent)
+            if unsent:
+                file = str(folder / f"{number}-{quote(unsent[0].event.path, safe='')[:200]}.hg")
+                if save_changesets(repositories, repository, min(entry.first for entry in unsent), file):
+                    click.echo(f"  in a clone from the new master: hg unbundle {shlex.quote(file)} && hg push")
+        except (ReplicationError, TornRecord, OSError) as error:
+            unreadable += 1
+            click.echo(f"{visible(repository)}: not saved: {error}", err=True)
     click.echo(f"{count} events were not sent", err=True)
+    if unreadable:
+        raise Refused(f"{unreadable} repositories could not be read; look at each before you remove anything")
 
 
 def _describe(entry: Entry) -> str:

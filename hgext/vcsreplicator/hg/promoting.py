@@ -14,7 +14,7 @@ from ..outbox.file import Outbox
 from ..words.errors import Refused
 from ..words.event import NO_CHANGES, Event, MasterSettings, NamedEvent, Tip, Type
 from ..words.value import replace
-from .bundles import make_bundle
+from .bundles import RepositoryOpener, make_bundle
 from .master.capture import FINALIZER
 from .master.repository import OWN
 
@@ -54,16 +54,20 @@ def continue_outbox(repo: localrepository, checkpoint: Checkpoint, logged: Event
         raise Refused(f"{checkpoint.path}: another process has locked it; stop the mirror's web servers") from problem
 
 
-def save_changesets(repo: localrepository, first: int, file: str) -> bool:
+def save_changesets(opener: RepositoryOpener, folder: str, first: int, file: str) -> bool:
     """Write the changesets from this revision on to a new bundle; return False if none.
 
-    `hg unbundle` makes them public. Raises OSError.
+    `hg unbundle` makes them public. Raises OSError, and Refused for a damaged repository.
     """
-    if first >= len(repo):
-        return False
-    with open(file, "xb") as bundle:
-        bundle.writelines(make_bundle(repo, first, len(repo)))
-    return True
+    try:
+        repo = opener.open(folder)
+        if first >= len(repo):
+            return False
+        with open(file, "xb") as bundle:
+            bundle.writelines(make_bundle(repo, first, len(repo)))
+        return True
+    except error.Error as problem:
+        raise Refused(str(problem)) from problem
 
 
 def _make_event(checkpoint: Checkpoint, logged: Event | None) -> Event:
