@@ -198,3 +198,42 @@ def test_what_is_no_promotion_makes_no_former_master_send_again(stop: threading.
     assert watching.successor("hg://old") is not None
     stop.set()
     watching.close()
+
+
+class Stale(MemoryLog):
+    """A log of which a cut-off relay gets no record, until it is healed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_cut_off = False
+
+    def collect(
+        self, positions: dict[tuple[str, int], int], active: Sequence[tuple[str, int]], limit: int
+    ) -> list[Record]:
+        return [] if self.is_cut_off else super().collect(positions, active, limit)
+
+
+@pytest.mark.processes
+def test_a_relay_that_was_cut_off_reads_of_promotions_before_it_sends(
+    monkeypatch: pytest.MonkeyPatch, stop: threading.Event
+) -> None:
+    """The promotion waited until it was silent: what it accepted before must not follow the new master's events."""
+    now = [0.0]
+    monkeypatch.setattr(fork, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(fork, "POLL", 0.01)
+    log = Stale()
+    log.create(topics())
+    watching = watch(log, stop)
+    assert watching.fork(Box()) is None
+    log.is_cut_off = True
+    record = MasterRecord(source="hg://new", mirror="alpha", replaces=("hg://master",), time=1.0)
+    log.append([NewRecord(topic=SERVICES, key=MASTER_KEY, value=to_json(record))])
+    now[0] = fork.TERM + 1
+    with pytest.raises(Unavailable, match="whether a mirror was promoted meanwhile is not read yet"):
+        watching.fork(Box())
+    log.is_cut_off = False
+    eventually(lambda: watching.successor("hg://master") is not None)
+    eventually(lambda: watching._promotions_read_at == now[0])
+    assert watching.fork(Box()) is None
+    stop.set()
+    watching.close()

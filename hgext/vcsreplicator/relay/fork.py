@@ -5,6 +5,7 @@ It compares the outboxes with the aggregator's states, and with the events that 
 """
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 
@@ -14,7 +15,7 @@ from ..log import SERVICES, STATE, Log, Reader, Record
 from ..log.table import ReadStopped, find_beginnings, read_on
 from ..outbox.file import Fork, Outbox
 from ..outbox.forks import SentEvent, fork_between
-from ..words.errors import BadConfig, MalformedEvent, NotAuthorized, ReplicationError
+from ..words.errors import BadConfig, MalformedEvent, NotAuthorized, ReplicationError, Unavailable
 from ..words.event import Event, Type
 from ..words.records import AGGREGATOR, MASTER_KEY, MasterRecord, RepositoryState
 from ..words.shape import from_json, try_json
@@ -25,6 +26,9 @@ logger = structlog.get_logger()
 
 # Seconds to wait at the start until the topic was read once.
 FIRST_READ = 3.0
+
+# Seconds for which a relay is the master without a look: a promotion waits longer for its heartbeat (`status.SILENT`).
+TERM = 30.0
 
 # Seconds that one poll waits for records; `close` ends it.
 POLL = 10.0
@@ -45,6 +49,8 @@ class StateWatch:
         self._states: dict[str, RepositoryState] = {}
         self._promotion: MasterRecord | None = None
         self._reads_promotions = True
+        # When all promotions were read that the log had, by `time.monotonic`; None where they cannot be read.
+        self._promotions_read_at: float | None = None
         self._sent: dict[str, SentEvent] = {}
         # The newest event of each repository that left its path.
         self._departed: dict[str, SentEvent] = {}
@@ -68,10 +74,12 @@ class StateWatch:
         """Return, for an operator, why this outbox is forked; None if it is not.
 
         Raises LoggedOutage until all states that existed at the start are read: a relay that does not know the log's history must
-        not continue it.
+        not continue it. Nor may a relay that was stopped or cut off, until it has read whether a mirror was promoted meanwhile.
         """
         if not self._read_once.is_set():
             raise LoggedOutage("what the log knows of the repositories is not read yet")
+        if self._promotions_read_at is not None and time.monotonic() - self._promotions_read_at > TERM:
+            raise LoggedOutage("whether a mirror was promoted meanwhile is not read yet")
         newest = box.newest()
         if newest is None:
             return None
@@ -126,6 +134,7 @@ class StateWatch:
     def _read_states(self) -> None:
         # A log that was restored may have less than it had.
         states: dict[str, RepositoryState] = {}
+        began = time.monotonic()
         beginnings = find_beginnings(self._log, STATE)
         with suppress(BadConfig):  # a log of an older release has no `services`, and no promotion
             beginnings |= find_beginnings(self._log, *([SERVICES] if self._reads_promotions else []))
@@ -133,6 +142,7 @@ class StateWatch:
             for record in read_on(self._log, reader, stop=self._stop):
                 self._read_record(record, states)
             self._states, self._reader = states, reader
+            self._promotions_read_at = began if (SERVICES, 0) in beginnings else None
             self._read_once.set()
             if self._has_failed:
                 self.on_answer()
@@ -143,6 +153,16 @@ class StateWatch:
                     read = self._read_record(record, states)
                     if read is not None:
                         self.on_state(read)
+                self._note_promotions_read(reader)
+
+    def _note_promotions_read(self, reader: Reader) -> None:
+        """Note that all promotions are read, if so; ask the log at most every POLL seconds."""
+        now = time.monotonic()
+        if self._promotions_read_at is None or now - self._promotions_read_at < POLL:
+            return
+        with suppress(Unavailable):
+            if reader.positions()[SERVICES, 0] >= self._log.ends(SERVICES)[0]:
+                self._promotions_read_at = now
 
     def _read_record(self, record: Record, states: dict[str, RepositoryState]) -> RepositoryState | None:
         """Take a record; return a repository's state that it has."""
