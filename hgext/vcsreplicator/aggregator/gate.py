@@ -91,7 +91,7 @@ class AckGate:
         self._serials: dict[str, dict[str, int]] = {}
         for name, repository, serial in serials:
             self._serials.setdefault(name, {})[repository] = serial
-        # The mirrors that wrote an authentic record, and those that wrote others before.
+        # The mirrors that wrote an authentic record, and the mirrors that wrote other records before.
         self._sealed: set[str] = set()
         self._unsealed: set[str] = set()
         self._is_loading = True

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """An aggregator that stands by for another, and takes over from it.
 
-Any number of processes may run with the same configuration. One works, and fences the others: `log.standby` decides when another
-tries to. An aggregator that is fenced stands by again.
+Any number of processes may run with the same configuration. One works, and has fenced the others: `log.standby` decides when
+another one tries to take over. An aggregator that is fenced stands by again.
 """
 
 import random

@@ -23,13 +23,15 @@ def command() -> None:
 
 @command.command("list")
 @click.option(
-    "--state", type=click.Choice(["queued", "delivered", "exhausted", "cancelled"]), help="Only those in this state."
+    "--state",
+    type=click.Choice(["queued", "delivered", "exhausted", "cancelled"]),
+    help="Only deliveries in this state.",
 )
 @click.option(
     "--subscription",
     type=TEXT,
     metavar="NAME",
-    help="Only those to this subscription.",
+    help="Only deliveries to this subscription.",
     shell_complete=complete_subscription,
 )
 @with_last(default=30)

@@ -81,10 +81,10 @@ def _name_destinations(config: Config, kind: str | None = None) -> list[str]:
 
 
 def _name_repositories(config: Config, typed: str) -> list[str]:
-    """Name the repositories and the folders of such, below what was typed of a path.
+    """Name the repositories, and the folders above some, whose paths begin as typed.
 
-    They are those of the relay's and the mirrors' roots on this machine. Reads one folder of each root, and goes on below
-    the only one that fits.
+    Searches the roots of the relay and the mirrors on this machine. Reads one folder of each root; if a single name fits there,
+    it reads that folder too.
     """
     relay, mirrors = relay_of(config), config.tables.get("mirror", {})
     roots = {**(relay.roots if relay else {}), **{table["root"]: "" for table in mirrors.values()}}

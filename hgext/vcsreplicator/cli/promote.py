@@ -167,7 +167,7 @@ def _put_away(settings: MirrorSettings) -> None:
 
 
 def _leave_roster(log: Log, picture: Picture, name: str, wait: float) -> None:
-    """Have no notice wait for the mirror any more; raises Refused unless decided."""
+    """Deactivate the mirror; raises Refused if the aggregator does not."""
     mirror = picture.roster.mirror(name)
     if mirror is None or mirror.state not in ALIVE:
         return

@@ -32,7 +32,7 @@ logger = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """What a record says: this process works on what has this name, or not any more.
+    """What a record says: a process works on what has this name, or no longer does.
 
     Without `instance` some process works on it.
     """
@@ -78,8 +78,8 @@ class StandbyReader:
     def find_turns(self) -> list[str]:
         """Return the names that this process may take over, if heartbeats do not come.
 
-        Waits for heartbeats for up to POLL seconds, if it knows of no turn. Those names are followed no longer. Raises Unavailable
-        and Expired: make another reader then, so that silence counts from its beginning.
+        Waits for heartbeats for up to POLL seconds, if it knows of no turn. It no longer follows the returned names. Raises
+        Unavailable and Expired: make another reader then, so that silence counts from its beginning.
         """
         is_known = not all(rival.works for rival in self.rivals.values())
         records = self._reader.poll(0.0 if is_known else min(POLL, self._patience))
@@ -96,7 +96,7 @@ class StandbyReader:
         return list(turns)
 
     def _find_lost(self, now: float) -> dict[str, str]:
-        """Return on what no process works any more that did not say so, and why."""
+        """Return what is no longer worked on although no process said so, and why."""
         named = {rival.instance for rival in self.rivals.values() if rival.instance is not None}
         gone = {instance for instance in named if is_gone(instance)}
         found = {name: "its process is gone" for name, rival in self.rivals.items() if rival.instance in gone}
@@ -119,8 +119,8 @@ class StandbyReader:
 class Presence:
     """Reports, in a thread, that this process runs, and on what it works.
 
-    It does so every `interval` seconds while it works, otherwise every INTERVAL, and after each change. It withdraws that at a
-    stop, not at a failure. Of two processes on one host the log has the report of either.
+    It does so every `interval` seconds while it works, otherwise every INTERVAL, and after each change. It withdraws the report
+    at a stop, not at a failure. Of two processes on one host the log has the report of either.
     """
 
     def __init__(self, log: Log, key: str, instance: str, clock: Clock, *, interval: float = INTERVAL) -> None:

@@ -100,7 +100,7 @@ class WebhookRecords:
         return position
 
     def record_deliveries(self) -> None:
-        """Put into the log what is owed but for a moment, and remove what is settled."""
+        """Bring the log in line with what is owed for longer than a moment."""
         now, rows = self._clock.now(), BATCH
         while rows == BATCH:
             changed = self._deliveries.list_unrecorded(now - SETTLES_WITHIN, now, BATCH)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a host must say about itself, and what it is asked."""
+"""What `setup` must know of a host, and the questions that it asks."""
 
 import enum
 import os

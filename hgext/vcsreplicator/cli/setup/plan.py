@@ -79,7 +79,7 @@ class GiveSecret:
 class RunCommand:
     """A command of root, or of `user`; not needed if `unless` succeeds.
 
-    `waits_for` repositories must be in the log before. One that `is_look` changes nothing.
+    `waits_for` repositories must be in the log before. A command that `is_look` changes nothing.
     """
 
     words: tuple[str, ...]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is wrong with repositories that a master already has, by the rules of those who would find it later.
+"""Finds what is wrong with repositories that a master already has.
 
-The relay's say which formats are not replicated and how rights are given, the master's which names clients could not use.
+It goes by the rules of the services that would find it later. The relay's say which formats are not replicated and how rights are
+given; the master's say which names clients could not use.
 """
 
 import contextlib

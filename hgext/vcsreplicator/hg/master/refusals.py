@@ -156,7 +156,7 @@ def refuse_fork(box: Outbox, *, is_empty: bool = False) -> None:
 
 
 def read_copied(repo: localrepository) -> Fork | None:
-    """Read whose history this store has as a mirror's copy; None if it is none.
+    """Read whose history this store has as a mirror's copy; None if it is no such copy.
 
     The fork names no repository if its checkpoints cannot be read.
     """

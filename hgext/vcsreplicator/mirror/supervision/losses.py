@@ -99,8 +99,8 @@ def _find_relative(folder: str, root: str) -> str:
 def _is_lacking(following: Following, wanted: Lacking) -> bool:
     """Return whether a repository serves less than it did, and than is released.
 
-    What the log lost, by its states, is waited for no more, nor the history of an incarnation that ended. Another incarnation on
-    the disk serves nothing of the wanted one.
+    The mirror waits neither for what the log lost, by its states, nor for the history of an incarnation that ended. Another
+    incarnation on the disk serves nothing of the wanted one.
     """
     log, here = following.log, following.checkpoint
     serving = 0 if here and here.incarnation != wanted.incarnation else following.disk.serving
