@@ -101,6 +101,14 @@ def test_every_unit_runs_as_a_user_that_the_plan_makes(role: Role) -> None:
         assert {owned[path] for path in written(unit) if path in owned} <= {unit["User"][-1]}, name
 
 
+@pytest.mark.parametrize("role", Role)
+def test_additions_of_a_unit_repeat_no_line(role: Role) -> None:
+    for path, text in files(plan(role)).items():
+        if path.endswith("/setup.conf"):
+            lines = text.splitlines()
+            assert sorted(lines) == sorted(set(lines)), path
+
+
 def test_steps_come_after_what_they_need() -> None:
     steps = plan()
     kinds = [type(step) for step in steps]

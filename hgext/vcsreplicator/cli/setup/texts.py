@@ -142,8 +142,8 @@ class HostUnit:
         lines += ["[Service]", f"User={self.user}", f"Group={self.user}", *self.lines]
         if mounts:  # in place of the packaged folders, which may be missing here
             state = "" if self.packaged == "web" else f" -{STATE}"
-            lines += ["ReadWritePaths=", f"ReadWritePaths={' '.join(self.writes)}{state}"]
-            lines += ["ReadOnlyPaths=", f"ReadOnlyPaths={' '.join(self.reads)}"]
+            folders = {"ReadWritePaths": " ".join(self.writes) + state, "ReadOnlyPaths": " ".join(self.reads)}
+            lines += [f"{key}=" for key in folders] + [f"{key}={names}" for key, names in folders.items() if names]
         return "\n".join((*lines, ""))
 
 
