@@ -2,11 +2,10 @@
 """Backup and restore, rehearsed with the commands of the page on real files."""
 
 import functools
-import os
 import shutil
-import sqlite3
+import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -26,53 +25,47 @@ def on_call(tmp_path: Path) -> Iterator[OnCall]:
         yield OnCall(cluster, endpoint)
 
 
-@contextmanager
-def leaving_journals(databases: list[Path]) -> Iterator[None]:
-    """Leave the journals of what is closed in the block, as a machine that stops at once does."""
-    files = [Path(f"{database}{ending}") for database in databases for ending in ("", "-wal", "-shm")]
-    with ExitStack() as opened:
-        for database in databases:
-            reading = opened.enter_context(closing(sqlite3.connect(database)))
-            assert reading.execute("PRAGMA journal_mode").fetchall() == [("wal",)]
-        yield
-        left = {file: file.read_bytes() for file in files}
-    for file, content in left.items():
-        assert content
-        file.write_bytes(content)
-
-
 def test_a_machine_is_restored_and_what_came_between_is_sent_again(on_call: OnCall, tmp_path: Path) -> None:
-    cluster, copies = on_call.cluster, tmp_path / "copies"
+    cluster, copy = on_call.cluster, tmp_path / "copies/first"
     first, second = on_call.repository(), on_call.repository()
-    backup = Entry(cluster, "Backup", operation("Backup"))
-    copies.mkdir()
-    backup.do('sqlite3 LOG ".backup COPY"', LOG=tmp_path / "log.db", COPY=copies / "log.db")
-    on_call.push(first)  # the copy of the log lacks it
-    on_call.wait_announced(first)
-    backup.do('sqlite3 ACTS ".backup COPY"', ACTS=tmp_path / "acts.db", COPY=copies / "acts.db")
-    backup.do("cp -aT ROOT COPY", ROOT=cluster.master_root, COPY=copies / "master")
-    assert not backup.untyped
+    copy.parent.mkdir()
+    stopping = threading.Event()
 
-    databases = [tmp_path / "log.db"]
-    with leaving_journals(databases):
-        cluster.stop(*cluster.roles)
+    def push_on() -> int:
+        count = 0
+        while not stopping.is_set():
+            on_call.push(second)
+            count += 1
+        return count
+
+    with ThreadPoolExecutor(1) as pool:
+        pushed = pool.submit(push_on)
+        try:
+            done = cluster.cli("backup", str(copy), "--repositories", "copy", "--secrets")
+        finally:
+            stopping.set()
+        assert pushed.result() >= 1
+    assert done.returncode == 0, done.stdout + done.stderr
+    checked = cluster.cli("backup", str(copy), "--check")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    refused = cluster.cli("restore", str(copy), "--replace")
+    assert refused.returncode != 0
+    assert "stop all services first" in refused.stderr
+
+    cluster.stop(*cluster.roles)
     (tmp_path / "notifier.db").unlink()  # the log has what it knew
     restore = Entry(cluster, "Restore", operation("Restore the whole machine"))
     restore.do("mv ROOT AWAY", ROOT=cluster.master_root, AWAY=tmp_path / "away")
-    restore.do("cp -aT COPY ROOT", COPY=copies / "master", ROOT=cluster.master_root)
-    for database in databases:
-        owner, mode = database.stat().st_uid, database.stat().st_mode
-        restore.do("rm -f DATABASE-wal DATABASE-shm", DATABASE=database)
-        restore.do("cp COPY DATABASE", COPY=copies / database.name, DATABASE=database)
-        assert (database.stat().st_uid, database.stat().st_mode) == (owner, mode)
-        restore.do("chown USER:GROUP DATABASE", DATABASE=database, USER=os.getuid(), GROUP=os.getgid())
+    restore.do("vcsreplicator restore FOLDER --replace", FOLDER=copy)
     cluster.start(*cluster.roles)
-    restore.until_ok()
-    eventually(lambda: restore.type("vcsreplicator verify").code == 0, "all are equal", every=1)
     for name in (first, second):
+        if name == second:  # pushes that came after the copy of their repository are on mirrors alone
+            cluster.hg("-R", cluster.repository(name), "replicateadopt", "--yes", on_master=True)
         on_call.push(name)
         on_call.wait_announced(name)
-    assert not restore.untyped
+    restore.until_ok()
+    eventually(lambda: restore.type("vcsreplicator verify").code == 0, "all are equal", every=1)
+    assert restore.untyped == {"cp -aT COPY ROOT"}
 
 
 def test_an_older_copy_is_adopted_and_what_mirrors_have_comes_back(on_call: OnCall, tmp_path: Path) -> None:

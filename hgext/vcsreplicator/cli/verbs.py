@@ -41,6 +41,8 @@ _GROUPS = {
         "bootstrap": "Fill a new mirror from the master",
         "verify": "Compare mirrors with the master",
         "heal": "Ask a mirror to heal detached repositories",
+        "backup": "Copy what this machine cannot make again",
+        "restore": "Put such a copy in place, with all services stopped",
         "promote": "Make a mirror the master, after the master was lost",
         "demote": "Save what a former master accepted and did not send",
         "forget": "Announce the deletion of a repository that was removed by hand",

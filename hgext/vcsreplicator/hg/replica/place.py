@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 from mercurial import error, lock, vfs
 
-from ...words.errors import Rejected
+from ...words.errors import Refused, Rejected
 
 _OWN_FOLDERS = STAGING, WAITING, ASIDE = "staging", "waiting", "aside"
 # Attempts to make a folder that another worker removes.
@@ -98,6 +98,29 @@ def hold(folder: str) -> Iterator[LockedPlace]:
         raise
     with held:
         yield LockedPlace(folder, held)
+
+
+@contextlib.contextmanager
+def hold_still(folder: str, patience: int) -> Iterator[None]:
+    """Hold both locks of any repository, a master's too, within the block, for a program that reads its files.
+
+    Nothing of it is opened. A process that holds a lock may take `patience` seconds. Raises FileNotFoundError if the repository is
+    gone, Refused if it stays locked or this user may not lock it. A kill leaves the lock of a dead process, which counts as none.
+    """
+    control = os.path.join(folder, ".hg")
+    with contextlib.ExitStack() as held:
+        for place, name in ((control, b"wlock"), (os.path.join(control, "store"), b"lock")):
+            if name == b"lock" and not os.path.isdir(place):  # a share, whose store is elsewhere
+                continue
+            try:
+                held.enter_context(lock.lock(_open_vfs(place), name, timeout=patience))
+            except error.LockError as problem:
+                if problem.errno == errno.ENOENT:
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder) from problem
+                raise Refused(
+                    f"{folder}: cannot be locked: {problem.strerror}; run it again, as its owner"
+                ) from problem
+        yield
 
 
 @contextlib.contextmanager

@@ -74,6 +74,10 @@ STREAMS_OF_TOPIC = "SELECT partition, id, beginning, next FROM streams WHERE top
 ALL_STREAMS = """
     SELECT streams.id, topics.compacted, topics.retention
     FROM streams JOIN topics ON topics.id = streams.topic ORDER BY streams.id"""
+# All streams, a few for each topic.
+ENDS = """
+    SELECT topics.name, sum(streams.next) FROM streams JOIN topics ON topics.id = streams.topic
+    GROUP BY topics.id ORDER BY topics.name"""
 
 # Streams: by primary key.
 STREAM = "SELECT beginning, next FROM streams WHERE id = ?"

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The copy that `backup` makes: a folder with a manifest, and how it is checked.
+
+`manifest.json` is written last. It says what the copy has, with a hash of itself and of `files.jsonl`, which has a line for each
+file, folder and link below `parts`.
+"""
+
+import contextlib
+import dataclasses
+import grp
+import hashlib
+import json
+import os
+import pwd
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..hg.replica.place import hold_still
+from ..log.sqlite.copying import copy_database
+from ..outbox.folder import open_regular
+from ..words.errors import BadConfig, MalformedEvent, Refused
+from ..words.shape import from_json, to_json
+from .backup_contents import Part, PartKind
+
+_MANIFEST, _FILES, PARTS = "manifest.json", "files.jsonl", "parts"
+_FORMAT = 1
+# Seconds that a push may hold a repository.
+_PATIENCE = 60
+_CHUNK = 1 << 20
+# Locks of Mercurial, which only this process holds while it copies.
+_LOCKS = (".hg/wlock", ".hg/store/lock")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiedEntry:
+    """A file, a link, or, with neither hash nor target, a folder; its name is below `parts`."""
+
+    name: str
+    mode: int
+    user: str
+    group: str
+    size: int = 0
+    sha256: str | None = None
+    target: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a copy has; `time` is in seconds since the epoch, when it was begun."""
+
+    format: int
+    time: float
+    versions: dict[str, str]
+    parts: tuple[Part, ...]
+    left_out: tuple[str, ...]
+    files: int
+    size: int
+    sha256: str
+
+
+class CopyWriter:
+    """A copy that is being written into the folder, and its entries."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self.count = self.size = 0
+        self._digest = hashlib.sha256()
+        os.mkdir(os.path.join(folder, PARTS), 0o700)
+        self._entries = open(os.path.join(folder, _FILES), "xb")  # noqa: SIM115 - for `close`
+
+    def add(self, part: Part) -> bool:
+        """Copy a part; return False if it is missing. Raises OSError, Refused or Unavailable."""
+        try:
+            if part.kind is PartKind.ROOT:
+                _refuse_renames(part.path, lambda: self._add_tree(part.path, part.name, PartKind.ROOT))
+            elif part.kind is PartKind.BLOBS:
+                self._add_tree(part.path, part.name, part.kind)
+            else:
+                self._add_file(part.path, part.name, part.kind)
+        except FileNotFoundError:
+            if os.path.lexists(part.path):
+                raise
+            return False
+        return True
+
+    def finish(self, **about: Any) -> Manifest:
+        """Write the manifest, and sync all to the disk."""
+        self._entries.flush()
+        made = Manifest(format=_FORMAT, files=self.count, size=self.size, sha256="", **about)
+        self._digest.update(to_json(made))
+        made = replace(made, sha256=self._digest.hexdigest())
+        with open(os.path.join(self._folder, _MANIFEST), "xb") as file:
+            file.write(to_json(made))
+        os.sync()  # a sync for each of a million files would take hours
+        return made
+
+    def close(self) -> None:
+        self._entries.close()
+
+    def _add_tree(self, source: str, name: str, kind: PartKind) -> None:
+        """Copy a folder; what leaves it meanwhile is left out, and a repository is copied under its locks."""
+        about = os.stat(source)
+        os.mkdir(self._place(name), 0o700)
+        self._note(name, about)
+        with os.scandir(source) as found:
+            # Deleted repositories go to `.vcsreplicator`, so that it is copied last.
+            entries = sorted(found, key=lambda entry: (entry.name == ".vcsreplicator", entry.name))
+        for entry in entries:
+            inner = f"{name}/{entry.name}"
+            with contextlib.suppress(FileNotFoundError):
+                if entry.is_symlink():
+                    self._add_link(entry.path, inner)
+                elif entry.is_dir() and entry.name == ".hg" and kind is PartKind.ROOT:
+                    with hold_still(source, _PATIENCE):
+                        self._add_tree(entry.path, inner, kind)
+                elif entry.is_dir():
+                    self._add_tree(entry.path, inner, kind)
+                elif entry.is_file() and not entry.name.endswith("pushlog2.db-journal"):
+                    is_pushlog = entry.name == "pushlog2.db" and source.endswith("/.hg")
+                    self._add_file(entry.path, inner, PartKind.DATABASE if is_pushlog else kind)
+
+    def _add_link(self, source: str, name: str) -> None:
+        if not name.endswith(_LOCKS):
+            target = os.readlink(source)
+            os.symlink(target, self._place(name))
+            self._note(name, os.lstat(source), target=target)
+
+    def _add_file(self, source: str, name: str, kind: PartKind) -> None:
+        place, about = self._place(name), os.stat(source)
+        if kind is PartKind.DATABASE:
+            copy_database(source, place)
+        elif kind is not PartKind.BLOBS or not _link(source, place):
+            copy_file(source, place)
+        size, sha256 = hash_file(place)
+        self._note(name, about, size=size, sha256=sha256)
+
+    def _place(self, name: str) -> str:
+        return os.path.join(self._folder, PARTS, name)
+
+    def _note(self, name: str, about: os.stat_result, **more: Any) -> None:
+        entry = CopiedEntry(
+            name=name,
+            mode=stat.S_IMODE(about.st_mode),
+            user=_name(pwd.getpwuid, about.st_uid),
+            group=_name(grp.getgrgid, about.st_gid),
+            **more,
+        )
+        line = to_json(entry) + b"\n"
+        self._digest.update(line)
+        self._entries.write(line)
+        self.count += 1
+        self.size += entry.size
+
+
+def copy_file(source: str, target: str) -> None:
+    """Copy a regular file into a new one that only its owner may read. Raises OSError."""
+    with open(source, "rb", opener=open_regular) as reading:
+        made = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(made, "wb") as writing:
+            while chunk := reading.read(_CHUNK):
+                writing.write(chunk)
+
+
+def hash_file(path: str) -> tuple[int, str]:
+    """Return size and SHA-256 of a regular file. Raises OSError."""
+    with open(path, "rb", opener=open_regular) as file:
+        digest = hashlib.file_digest(file, "sha256")
+        return file.tell(), digest.hexdigest()
+
+
+def read_manifest(folder: str) -> Manifest:
+    """Read the manifest of a copy; raise BadConfig if there is none that this release understands."""
+    path = os.path.join(folder, _MANIFEST)
+    try:
+        with open(path, "rb", opener=open_regular) as file:
+            text = file.read()
+        found = json.loads(text).get("format")
+        if found != _FORMAT:
+            raise BadConfig(
+                f"{path}: expected format {_FORMAT}, got {str(found)[:20]}; a newer release may have made it"
+            )
+        return from_json(Manifest, text)
+    except OSError as error:
+        raise BadConfig(f"{path}: {error.strerror}; expected a folder that vcsreplicator backup made") from error
+    except (ValueError, AttributeError, MalformedEvent) as error:
+        raise BadConfig(f"{path}: damaged: {error}; use another copy") from error
+
+
+def read_entries(folder: str, manifest: Manifest) -> Iterator[CopiedEntry]:
+    """Yield the entries of a copy, folders before what is in them; raise BadConfig for damage."""
+    path, digest = os.path.join(folder, _FILES), hashlib.sha256()
+    names = {part.name for part in manifest.parts}
+    try:
+        with open(path, "rb", opener=open_regular) as file:
+            for line in file:
+                digest.update(line)
+                entry = from_json(CopiedEntry, line)
+                words = entry.name.split("/")
+                if words[0] not in names or {"", ".", ".."} & {*words}:
+                    raise BadConfig(f"{path}: expected a name below a part, got {entry.name[:80]!r}; use another copy")
+                yield entry
+    except OSError as error:
+        raise BadConfig(f"{path}: {error.strerror}; use another copy") from error
+    except MalformedEvent as error:
+        raise BadConfig(f"{path}: damaged: {error}; use another copy") from error
+    digest.update(to_json(replace(manifest, sha256="")))
+    if digest.hexdigest() != manifest.sha256:
+        raise BadConfig(f"{folder}: {_FILES} and {_MANIFEST} are not as they were written; use another copy")
+
+
+def check_files(folder: str, manifest: Manifest) -> None:
+    """Raise BadConfig that names the first file which is not as it was copied."""
+    for _ in read_entries(folder, manifest):
+        pass  # the names below are right
+    for entry in read_entries(folder, manifest):
+        path = os.path.join(folder, PARTS, entry.name)
+        try:
+            if entry.target is not None:
+                is_right = os.readlink(path) == entry.target
+            elif entry.sha256 is None:
+                is_right = stat.S_ISDIR(os.lstat(path).st_mode)
+            else:
+                is_right = hash_file(path) == (entry.size, entry.sha256)
+        except OSError as error:
+            raise BadConfig(f"{path}: {error.strerror}; use another copy") from error
+        if not is_right:
+            raise BadConfig(f"{path}: is not what was copied; use another copy")
+
+
+def as_data(manifest: Manifest) -> dict[str, Any]:
+    """Return the manifest for programs."""
+    return dataclasses.asdict(manifest)
+
+
+def _link(source: str, target: str) -> bool:
+    """Link a file whose content never changes; return False where that is not possible."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return False
+    return True
+
+
+def _name(look_up: Any, number: int) -> str:
+    try:
+        return str(look_up(number)[0])
+    except KeyError:
+        return str(number)
+
+
+def _refuse_renames(root: str, copy: Any) -> None:
+    """Copy; raise Refused if a repository was renamed meanwhile, which the copy may have twice or not at all."""
+    from ..relay.scan import find_repositories
+
+    before = {*find_repositories(root)}
+    copy()
+    after = {*find_repositories(root)}
+    gone: Sequence[str] = sorted(before - after)
+    if gone and after - before:
+        raise Refused(f"{gone[0]}: was renamed or deleted while others were made; run the backup again")

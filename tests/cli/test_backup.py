@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`vcsreplicator backup` copies what no machine can make again, and `restore` puts it in place, whole or not at all."""
+
+import fcntl
+import json
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from mercurial import hg, ui
+from mercurial import lock as mercurial_lock
+
+from hgext.vcsreplicator.cli import backup_copy, restore
+from hgext.vcsreplicator.cli.verbs import program
+from hgext.vcsreplicator.hg.replica.place import hold_still
+from hgext.vcsreplicator.log import EVENTS, NewRecord, topics
+from hgext.vcsreplicator.log.opening import open_log
+
+BLOB = f"ab/{'ab' * 32}.hg"
+
+
+@dataclass
+class Host:
+    """The files of a machine without services."""
+
+    folder: Path
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "services.toml"
+
+    @property
+    def url(self) -> str:
+        return f"sqlite://{self.folder}/data/log.db"
+
+    def set_up(self) -> "Host":
+        """Writes the services' file and makes the folders that `setup` would."""
+        (self.folder / "data").mkdir(parents=True)
+        self.file.write_text(
+            f'log = "{self.url}"\nblobs = "file://{self.folder}/blobs"\n'
+            f'[relay]\nsocket = "{self.folder}/relay.sock"\nsource = "hg://master"\nroots = {{ "{self.folder}/repos" = "" }}\n'
+            f'[aggregator]\nkey = "{self.folder}/aggregator.key"\n'
+            f'[dashboard]\nlisten = "127.0.0.1:1"\nacts = "{self.folder}/data/acts.db"\n'
+        )
+        return self
+
+    def fill(self) -> "Host":
+        """Makes a log, a repository with its lock of a dead process, a blob and a key."""
+        with open_log(self.url, creates=True) as log:
+            log.create(topics())
+            log.append([NewRecord(topic=EVENTS, key="a", value=b"1")])
+        with closing(sqlite3.connect(self.folder / "data/acts.db")) as acts:
+            acts.execute("CREATE TABLE acts (what TEXT)")
+        repository = self.folder / "repos/group/first"
+        hg.repository(ui.ui(), os.fsencode(repository), create=True)
+        (repository / ".hg/store/data").mkdir()
+        (repository / ".hg/store/data/~2ehgtags.i").write_bytes(b"revlog")
+        (repository / ".hg/store/lock").symlink_to("elsewhere:1")
+        (self.folder / "repos/.vcsreplicator").mkdir()
+        (self.folder / "repos/.vcsreplicator/generations").write_text("1")
+        (self.folder / "blobs/ab").mkdir(parents=True)
+        (self.folder / "blobs" / BLOB).write_bytes(b"bundle")
+        (self.folder / "aggregator.key").write_text("private")
+        (self.folder / "aggregator.key").chmod(0o600)
+        return self
+
+    def type(self, verb: str, *words: object) -> Result:
+        return CliRunner().invoke(program, [verb, *map(str, words), "-c", str(self.file)])
+
+    def do(self, verb: str, *words: object) -> str:
+        done = self.type(verb, *words)
+        assert done.exit_code == 0, done.output + repr(done.exception)
+        return done.output
+
+    def refuse(self, verb: str, *words: object) -> str:
+        done = self.type(verb, *words)
+        assert done.exit_code != 0, done.output
+        assert isinstance(done.exception, Exception)
+        return f"{done.output}{done.exception}"
+
+    def count_events(self) -> int:
+        with open_log(self.url) as log:
+            return sum(log.ends(EVENTS).values())
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path / "host").set_up().fill()
+
+
+@pytest.fixture
+def copy(host: Host, tmp_path: Path) -> Path:
+    (host.folder / "repos/group/first/.hg/store/lock").unlink()
+    host.do("backup", tmp_path / "copy", "--repositories", "copy", "--secrets")
+    return tmp_path / "copy"
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(each.relative_to(folder)): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+
+
+def test_a_copy_is_restored_on_another_machine_with_all_that_it_has(host: Host, copy: Path, tmp_path: Path) -> None:
+    other = Host(tmp_path / "other").set_up()
+    said = other.do("restore", copy)
+    assert "next: start all services" in said
+    for part in ("repos", "blobs", "aggregator.key"):
+        old, new = host.folder / part, other.folder / part
+        assert old.stat().st_mode == new.stat().st_mode
+        assert files_of(old) == files_of(new) if old.is_dir() else old.read_bytes() == new.read_bytes()
+    assert other.count_events() == 1
+    with closing(sqlite3.connect(other.folder / "data/acts.db")) as acts:
+        assert acts.execute("SELECT count(*) FROM acts").fetchall() == [(0,)]
+    assert other.file.read_text() == Host(other.folder).file.read_text()
+
+
+def test_without_a_services_file_the_copied_one_comes_back_too(host: Host, copy: Path) -> None:
+    written = host.file.read_text()
+    shutil.rmtree(host.folder)
+    host.folder.mkdir()
+    host.do("restore", copy)
+    assert host.file.read_text() == written
+    assert host.count_events() == 1
+
+
+def test_a_copy_is_closed_to_others_and_has_secrets_on_request(host: Host, tmp_path: Path) -> None:
+    said = host.do("backup", tmp_path / "copy", "--repositories", "none")
+    assert (tmp_path / "copy").stat().st_mode & 0o777 == 0o700
+    assert not [name for name in files_of(tmp_path / "copy") if "key" in name or "repos" in name]
+    assert "not in it: keys and files of secrets" in said
+    assert "not in it: the repositories" in said
+    assert not (tmp_path / "copy.lock").exists()
+
+
+def test_a_master_is_not_copied_before_it_is_said_how(host: Host, tmp_path: Path) -> None:
+    assert "expected copy, print or none" in host.refuse("backup", tmp_path / "copy")
+    said = host.do("backup", tmp_path / "copy", "--repositories", "print")
+    assert f"\ncp -aT {host.folder}/repos {tmp_path}/copy-repositories-0\n" in said
+
+
+def test_the_log_is_copied_before_any_repository(host: Host, copy: Path) -> None:
+    names = [json.loads(line)["name"] for line in (copy / "files.jsonl").read_text().splitlines()]
+    assert names[0] == "log"
+    assert names[-1].startswith("aggregator.key")
+    roots = [name for name in names if name.startswith("relay.roots.")]
+    assert [name.split("/")[1] for name in roots if name.count("/") == 1] == ["group", ".vcsreplicator"]
+
+
+def test_locks_of_mercurial_are_not_copied_and_a_dead_one_does_not_stop_it(host: Host, tmp_path: Path) -> None:
+    lock = host.folder / "repos/group/first/.hg/store/lock"
+    lock.unlink()
+    dead = os.fork()
+    if not dead:
+        os._exit(0)
+    os.waitpid(dead, 0)
+    lock.symlink_to(f"{os.fsdecode(mercurial_lock._getlockprefix())}:{dead}")
+    host.do("backup", tmp_path / "copy", "--repositories", "copy")
+    assert not [each for each in (tmp_path / "copy").rglob("*lock") if each.is_symlink()]
+
+
+def test_a_repository_that_stays_locked_is_named_and_nothing_is_left(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backup_copy, "_PATIENCE", 0)
+    assert "repos/group/first: cannot be locked" in host.refuse("backup", tmp_path / "copy", "--repositories", "copy")
+    assert not list(tmp_path.glob("copy*/*"))
+
+
+def test_a_repository_is_copied_under_both_of_its_locks(host: Host, tmp_path: Path) -> None:
+    folder = host.folder / "repos/group/first"
+    (folder / ".hg/store/lock").unlink()
+    with hold_still(str(folder), 0):
+        assert (folder / ".hg/store/lock").is_symlink()
+        assert (folder / ".hg/wlock").is_symlink()
+    assert not (folder / ".hg/wlock").is_symlink()
+
+
+def test_what_a_killed_backup_left_is_removed_by_the_next(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "copy.partial/parts").mkdir(parents=True)
+    (tmp_path / "copy.partial/parts/log").write_bytes(b"half")
+    host.do("backup", tmp_path / "copy", "--repositories", "none")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["copy", "host"]
+    assert "is there already" in host.refuse("backup", tmp_path / "copy", "--repositories", "none")
+
+
+def test_a_copy_that_another_run_is_writing_is_left_alone(host: Host, tmp_path: Path) -> None:
+    with (tmp_path / "copy.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (tmp_path / "copy.partial").mkdir()
+        assert "another backup is writing it" in host.refuse("backup", tmp_path / "copy", "--repositories", "none")
+    assert (tmp_path / "copy.partial").exists()
+
+
+def test_a_copy_below_what_is_copied_is_refused(host: Host) -> None:
+    said = host.refuse("backup", host.folder / "repos/copy", "--repositories", "copy")
+    assert "which is copied; expected a folder elsewhere" in said
+
+
+def test_check_counts_what_the_log_had_after_the_copy(host: Host, copy: Path) -> None:
+    before = files_of(copy)
+    assert "takes from the log: no record" in host.do("backup", copy, "--check")
+    with open_log(host.url) as log:
+        log.append([NewRecord(topic=EVENTS, key="a", value=b"2")])
+    assert "takes from the log: 1 of events;" in host.do("backup", copy, "--check")
+    assert json.loads(host.do("backup", copy, "--check", "--json"))["lost"] == {"events": 1}
+    assert files_of(copy) == before
+
+
+@pytest.mark.parametrize("part", ["blobs/" + BLOB, "log", "../files.jsonl", "../manifest.json"])
+def test_a_damaged_copy_is_named_and_is_not_restored(host: Host, copy: Path, tmp_path: Path, part: str) -> None:
+    damaged = copy / "parts" / part
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.unlink()
+    damaged.write_bytes(content)
+    other = Host(tmp_path / "other").set_up()
+    for verb, *words in (("backup", "--check"), ("restore",)):
+        said = other.refuse(verb, copy, *words)
+        assert damaged.name in said or "manifest.json" in said
+        assert "use another copy" in said
+    assert not (other.folder / "repos").exists()
+
+
+def test_a_name_that_leaves_the_copy_is_refused(host: Host, copy: Path, tmp_path: Path) -> None:
+    manifest = backup_copy.read_manifest(str(copy))
+    files = copy / "files.jsonl"
+    files.write_text(files.read_text().replace(BLOB, "../../../../escaped"))
+    with pytest.raises(Exception, match="expected a name below a part"):
+        list(backup_copy.read_entries(str(copy), manifest))
+
+
+def test_a_restore_is_refused_while_a_service_has_the_log_open(host: Host, copy: Path) -> None:
+    shutil.rmtree(host.folder / "repos")
+    with open_log(host.url) as log:
+        log.append([NewRecord(topic=EVENTS, key="a", value=b"2")])
+        assert "log.db: a service has it open" in host.refuse("restore", copy, "--replace")
+    assert host.count_events() == 2
+
+
+def test_a_restore_is_refused_while_the_relay_runs(host: Host, copy: Path) -> None:
+    shutil.rmtree(host.folder / "repos")
+    with (host.folder / "relay.sock.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "a service holds it" in host.refuse("restore", copy, "--replace")
+    assert not (host.folder / "repos").exists()
+
+
+def test_what_is_there_and_differs_is_replaced_only_on_request(host: Host, copy: Path) -> None:
+    shutil.rmtree(host.folder / "repos")
+    with open_log(host.url) as log:
+        log.append([NewRecord(topic=EVENTS, key="a", value=b"2")])
+    assert "log.db: is there, and is not what was copied" in host.refuse("restore", copy)
+    assert host.count_events() == 2
+    host.do("restore", copy, "--replace")
+    assert host.count_events() == 1
+
+
+def test_a_journal_of_the_old_log_is_not_applied_to_the_copy(host: Host, copy: Path) -> None:
+    shutil.rmtree(host.folder / "repos")
+    database = host.folder / "data/log.db"
+    with open_log(host.url) as log:
+        log.append([NewRecord(topic=EVENTS, key="a", value=b"2")])
+        left = {name: Path(f"{database}{name}").read_bytes() for name in ("-wal", "-shm")}
+    database.write_bytes(b"torn")
+    for name, content in left.items():
+        Path(f"{database}{name}").write_bytes(content)
+    host.do("restore", copy, "--replace")
+    assert host.count_events() == 1
+
+
+def test_a_restore_replaces_no_repositories(host: Host, copy: Path) -> None:
+    (host.folder / "repos/group/first/.hg/newer").write_text("push")
+    assert "restore replaces no repositories" in host.refuse("restore", copy, "--replace")
+    assert (host.folder / "repos/group/first/.hg/newer").exists()
+
+
+def test_a_restore_that_was_killed_anywhere_is_run_again(
+    host: Host, copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Host(tmp_path / "other").set_up()
+    put, left = restore._put, [0]
+
+    def die(*arguments: object) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        put(*arguments)  # type: ignore[arg-type]
+
+    for lives in range(1000):
+        left[0] = lives
+        with monkeypatch.context() as patched:
+            patched.setattr(restore, "_put", die)
+            if not other.type("restore", copy).exit_code:
+                break
+    assert lives > 10
+    assert files_of(host.folder / "repos") == files_of(other.folder / "repos")
+    assert other.count_events() == 1
