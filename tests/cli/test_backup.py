@@ -136,6 +136,16 @@ def test_a_copy_is_closed_to_others_and_has_secrets_on_request(host: Host, tmp_p
     assert not (tmp_path / "copy.lock").exists()
 
 
+def test_what_is_missing_is_named(host: Host, tmp_path: Path) -> None:
+    (host.folder / "data/acts.db").unlink()
+    said = host.do("backup", tmp_path / "copy", "--repositories", "none")
+    assert f"not in it: dashboard.acts: {host.folder}/data/acts.db is missing" in said
+    (host.folder / "data/log.db").unlink()
+    assert "log.db: is missing, so nothing was copied" in host.refuse(
+        "backup", tmp_path / "second", "--repositories", "none"
+    )
+
+
 def test_a_master_is_not_copied_before_it_is_said_how(host: Host, tmp_path: Path) -> None:
     assert "expected copy, print or none" in host.refuse("backup", tmp_path / "copy")
     said = host.do("backup", tmp_path / "copy", "--repositories", "print")
@@ -265,10 +275,10 @@ def test_a_journal_of_the_old_log_is_not_applied_to_the_copy(host: Host, copy: P
     with open_log(host.url) as log:
         log.append([NewRecord(topic=EVENTS, key="a", value=b"2")])
         left = {name: Path(f"{database}{name}").read_bytes() for name in ("-wal", "-shm")}
-    database.write_bytes(b"torn")
+    database.unlink()
     for name, content in left.items():
         Path(f"{database}{name}").write_bytes(content)
-    host.do("restore", copy, "--replace")
+    host.do("restore", copy)
     assert host.count_events() == 1
 
 

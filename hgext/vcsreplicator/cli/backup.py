@@ -79,7 +79,7 @@ def command(
         print_json(as_data(made))
     else:
         click.echo(f"{folder}: copied {made.files} files and folders, {made.size} bytes")
-        for text in left_out:
+        for text in made.left_out:
             click.echo(f"not in it: {text}")
     if repositories == Repositories.PRINT:
         for line in _print_commands(config, folder):
@@ -96,6 +96,8 @@ def _make(folder: str, parts: Sequence[Part], left_out: tuple[str, ...]) -> Mani
                 found.append(part)
             elif part.kind is PartKind.ROOT or part.key in ("log", "configuration"):
                 raise Refused(f"{part.path}: is missing, so nothing was copied; restore it, or correct {part.key}")
+            else:
+                left_out += (f"{part.key}: {part.path} is missing",)
         made = copy.finish(
             time=begun,
             versions={

@@ -191,14 +191,12 @@ def read_manifest(folder: str) -> Manifest:
 def read_entries(folder: str, manifest: Manifest) -> Iterator[CopiedEntry]:
     """Yield the entries of a copy, folders before what is in them; raise BadConfig for damage."""
     path, digest = os.path.join(folder, _FILES), hashlib.sha256()
-    names = {part.name for part in manifest.parts}
     try:
         with open(path, "rb", opener=open_regular) as file:
             for line in file:
                 digest.update(line)
                 entry = from_json(CopiedEntry, line)
-                words = entry.name.split("/")
-                if words[0] not in names or {"", ".", ".."} & {*words}:
+                if {"", ".", ".."} & {*entry.name.split("/")}:
                     raise BadConfig(f"{path}: expected a name below a part, got {entry.name[:80]!r}; use another copy")
                 yield entry
     except OSError as error:
