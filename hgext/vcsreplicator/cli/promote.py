@@ -31,7 +31,7 @@ from ..status import ALIVE, Picture
 from ..status.follower import Follower
 from ..status.timeline import read_at
 from ..words import wire
-from ..words.errors import Expired, MalformedEvent, Refused
+from ..words.errors import Expired, MalformedEvent, Refused, visible
 from ..words.event import Event
 from ..words.path import wire_path
 from ..words.records import MasterRecord
@@ -76,7 +76,7 @@ def command(config: Config, name: str, is_check: bool, yes: bool, wait: float) -
             problems += _find_problems(settings, relay, log, picture, found)
         click.echo(NEVER_HERE, err=True)
         if problems:
-            raise Refused("\n".join((f"{name} cannot become the master:", *problems)))
+            raise Refused("\n".join((f"{name} cannot become the master:", *map(visible, problems))))
         if is_check or not yes:
             click.echo(f"{name} can become the master, with {len(found)} repositories; add --yes to do it", err=True)
             sys.exit(0 if is_check else 2)
@@ -85,7 +85,7 @@ def command(config: Config, name: str, is_check: bool, yes: bool, wait: float) -
             claim(log, record, known)
             # From now on former masters send nothing; what they sent since the first look must be on the mirror.
             if late := _find_unread(settings, log):
-                raise Refused("\n".join((f"{name} is not the master yet; run this again later:", *late)))
+                raise Refused("\n".join((f"{name} is not the master yet; run this again later:", *map(visible, late))))
         _continue_all(relay, log, picture, found)
         _leave_roster(log, picture, name, wait)
         _put_away(settings)
