@@ -144,8 +144,9 @@ def test_topics_that_a_kafka_user_may_not_see_are_not_called_missing(
     monkeypatch.setattr("hgext.vcsreplicator.cli.config.log_of", lambda _: nullcontext(Hiding()))
     file = written(tmp_path, 'log = "kafka://127.0.0.1:1"\n')
     result = CliRunner().invoke(program, ["config", "check", "--config", str(file)])
-    assert "notices, errors, or hides them from this user by its ACLs; run: vcsreplicator topics create" in str(
-        result.exception
+    assert (
+        "notices, notifier, errors, or hides them from this user by its ACLs; run: vcsreplicator topics create"
+        in str(result.exception)
     )
 
 

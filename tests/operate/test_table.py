@@ -19,6 +19,8 @@ from .provocations import PROVOCATIONS
 
 # Their texts in the tests are shorter.
 SHORTER = {
+    "this repository refuses changes: it has no event yet, and it is unknown whether the log has another repository at "
+    "its path": "it has no event yet, and it is unknown whether the log has another repository at its path",
     "ROOT: timed out waiting for the lock of another process, which makes or renames a repository": (
         "timed out waiting for the lock of another"
     ),

@@ -79,7 +79,8 @@ def move(master: Master) -> None:
 @pytest.mark.parametrize(
     ("break_it", "said"),
     [
-        (restore, "one: refuses pushes: the log has its event 3"),
+        # Who is faster than the relay keeps its push, and reads that it is not sent.
+        (restore, "one: refuses pushes: the log has "),
         (damage_outbox, "one: its outbox cannot be read: outbox.0001.log: damaged record"),
         (bring_older_pushlog, "one: a push was refused: pushlog.log lacks push 2, which pushlog2.db has"),
         (move, "two: a push was refused: this repository was one and is two now"),
@@ -92,7 +93,8 @@ def test_what_the_master_refuses_is_reported_before_the_next_round(
         prepare(master)
         break_it(master)
         master.commit("one", "c")
-        assert "abort: " in master.push("one", check=False)
+        answer = master.push("one", check=False)
+        assert "abort: " in answer or (break_it is restore and "is kept and is not sent" in answer)
         assert eventually(lambda: [text for text in reported(log) if f"/{said}" in text])
 
 

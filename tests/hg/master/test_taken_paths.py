@@ -107,7 +107,8 @@ def test_a_mirrors_copy_is_refused_also_while_no_relay_runs(master: Master, log:
     newest = push_once(master, log)
     lose_outbox(master)
     master.commit("one", "second")
-    assert "it is unknown whether the log has another repository" in master.push("one", check=False)
+    refused = "it has no event yet, and it is unknown whether the log has another repository at its path"
+    assert refused in master.push("one", check=False)
     leave_checkpoint(master, newest)
     assert "it is a copy from a mirror, and has no outbox" in master.push("one", check=False)
 
