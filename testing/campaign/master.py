@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
 
 from hgext.vcsreplicator.log import EVENTS, NewRecord, partition_of
 from hgext.vcsreplicator.words import wire
@@ -17,39 +16,24 @@ from hgext.vcsreplicator.words.event import Event, Type
 from testing.builders.aggregator.chains import Chain
 from testing.campaign.history import Kind, Seen
 from testing.campaign.process import Process
-
-if TYPE_CHECKING:
-    from testing.campaign.world import World
+from testing.campaign.stage import Outbox, Stage
 
 # Seconds between two looks whether the log lost events.
 LOOK = 3.0
 
 
-class Outbox:
-    """The events of one repository, and where the log took those that are marked as sent."""
-
-    def __init__(self, chain: Chain) -> None:
-        self.chain = chain
-        self.places: list[int] = []
-
-    @property
-    def is_deleted(self) -> bool:
-        return bool(self.chain.events) and self.chain.events[-1].type is Type.DELETED
-
-
 class Master:
     """The repositories, by their users' acts."""
 
-    def __init__(self, world: World) -> None:
-        self._world, self._chance = world, Random(f"{world.plan.seed} users")
-        self.outboxes: dict[str, Outbox] = {}
+    def __init__(self, stage: Stage) -> None:
+        self._stage, self._chance = stage, Random(f"{stage.plan.seed} users")
         self._generations: dict[str, int] = {}
         for path in ("a", "b", "c"):
             self.create(path)
 
     def create(self, path: str) -> None:
         chain = Chain(path, generation=self._occupy(path))
-        self.outboxes[chain.repository] = Outbox(chain)
+        self._stage.outboxes[chain.repository] = Outbox(chain)
         self._accept(chain.next())
 
     def push(self) -> None:
@@ -75,16 +59,16 @@ class Master:
             self._accept(self._chance.choice(live).next(Type.DELETED))
 
     def _list_live(self) -> list[Chain]:
-        return [outbox.chain for outbox in self.outboxes.values() if not outbox.is_deleted]
+        return [outbox.chain for outbox in self._stage.outboxes.values() if not outbox.is_deleted]
 
     def _occupy(self, path: str) -> int:
         self._generations[path] = self._generations.get(path, 0) + 1
         return self._generations[path]
 
     def _accept(self, event: Event) -> None:
-        self._world.see(
+        self._stage.see(
             Seen(
-                step=self._world.step,
+                step=self._stage.step,
                 kind=Kind.ACCEPTED,
                 who="master",
                 repository=event.repository,
@@ -100,18 +84,18 @@ class Master:
 class Relay(Process):
     """Sends from the outboxes; its memory is how far it got beyond the sent marks."""
 
-    def __init__(self, world: World, name: str, folder: Path) -> None:
-        super().__init__(world, name, folder)
+    def __init__(self, stage: Stage, name: str, folder: Path) -> None:
+        super().__init__(stage, name, folder)
         self._sent: dict[str, list[int]] = {}
         self._looked = 0.0
 
     def begin(self) -> None:
-        self._sent = {name: [*outbox.places] for name, outbox in self.world.master.outboxes.items()}
+        self._sent = {name: [*outbox.places] for name, outbox in self.stage.outboxes.items()}
 
     def step(self) -> None:
         if self.clock.monotonic() - self._looked >= LOOK:
             self._look()
-        waiting = [name for name, outbox in self.world.master.outboxes.items() if self._is_waiting(name, outbox)]
+        waiting = [name for name, outbox in self.stage.outboxes.items() if self._is_waiting(name, outbox)]
         if waiting:
             self._send(self.chance.choice(waiting))
 
@@ -121,7 +105,7 @@ class Relay(Process):
 
     def _send(self, name: str) -> None:
         """Send a few events; what the step before sent is marked first."""
-        sent, outbox = self._sent[name], self.world.master.outboxes[name]
+        sent, outbox = self._sent[name], self.stage.outboxes[name]
         if sent != outbox.places:
             outbox.places = [*sent]
             return
@@ -137,9 +121,9 @@ class Relay(Process):
         count = self.log.partitions(EVENTS)
         ends = self.log.ends(EVENTS)
         self._looked = self.clock.monotonic()
-        keys = {(record.partition, record.offset): record.value for record in self.world.log.records(EVENTS)}
+        keys = {(record.partition, record.offset): record.value for record in self.stage.log.records(EVENTS)}
         for name, sent in self._sent.items():
-            partition, events = partition_of(name, count), self.world.master.outboxes[name].chain.events
+            partition, events = partition_of(name, count), self.stage.outboxes[name].chain.events
             for number, offset in enumerate(sent):
                 if offset >= ends[partition] or keys[partition, offset] != wire.encode(events[number]):
                     del sent[number:]

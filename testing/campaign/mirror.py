@@ -11,7 +11,7 @@ import queue
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from hgext.vcsreplicator.log import ACKS, EVENTS, ROSTER, STATE
 from hgext.vcsreplicator.log.table import read_table
@@ -32,9 +32,7 @@ from hgext.vcsreplicator.words.roster import KEY as ROSTER_KEY
 from testing.campaign.history import Kind, Seen
 from testing.campaign.log import Call
 from testing.campaign.process import Process
-
-if TYPE_CHECKING:
-    from testing.campaign.world import World
+from testing.campaign.stage import Stage
 
 
 class SteppedSource(Source):
@@ -107,8 +105,8 @@ class Pool:
 class Mirror(Process):
     """One mirror; `disk` and `aside` outlive a kill, as the notes in its folder do."""
 
-    def __init__(self, world: World, name: str, folder: Path) -> None:
-        super().__init__(world, name, folder)
+    def __init__(self, stage: Stage, name: str, folder: Path) -> None:
+        super().__init__(stage, name, folder)
         self.mirror = name.removeprefix("mirror-")
         self.settings = MirrorSettings(
             name=self.mirror, root=str(folder), check_interval=0, slow_after=30.0, retry_first=0.2, retry_longest=2.0,
@@ -230,7 +228,7 @@ class Mirror(Process):
 
     def _heal(self, name: str) -> Trouble | None:
         """Copy what the master has, whether or not it was sent."""
-        outbox = self.world.master.outboxes[name]
+        outbox = self.stage.outboxes[name]
         if outbox.is_deleted:
             return Trouble(reason=Reason.BLOB_MISSING, note="not there", passing=True)
         serving = self.serves(name)
@@ -247,8 +245,8 @@ class Mirror(Process):
         shown = min(task.released, here.seq)
         if shown <= serving:
             return None
-        self.world.see(
-            Seen(step=self.world.step, kind=Kind.SERVED, who=self.mirror, repository=here.repository, seq=shown)
+        self.stage.see(
+            Seen(step=self.stage.step, kind=Kind.SERVED, who=self.mirror, repository=here.repository, seq=shown)
         )
         if here.deleted and shown == here.seq and not task.keep:
             self.aside[task.repository] = here

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.log.standby import Presence
@@ -28,9 +27,7 @@ from notifier.publishing.turns import BEAT, Turns
 from testing.campaign.history import Kind, Seen
 from testing.campaign.log import Call
 from testing.campaign.process import Process
-
-if TYPE_CHECKING:
-    from testing.campaign.world import World
+from testing.campaign.stage import Stage
 
 PUBLIC = PublicSettings(urls={"": "https://hg.example/"})
 DESTINATIONS = ("lines", "hooks")
@@ -56,16 +53,16 @@ class Receiver:
 
     def submit(self, delivery: Delivery) -> None:
         """The message arrives at once, or never; what the notifier hears of it is another matter."""
-        log, world = self._notifier.log, self._notifier.world
+        log, stage = self._notifier.log, self._notifier.stage
         log.call(lambda: None, Call.ELSEWHERE)
-        luck = 1.0 if world.is_calm else self._notifier.chance.random()
+        luck = 1.0 if stage.is_calm else self._notifier.chance.random()
         if luck > 0.1:
             self._see(Kind.DELIVERED, delivery)
         error = None if luck > 0.15 else Unavailable("no answer")
         self._unanswered.append((delivery, error))
 
     def outcomes(self, timeout: float) -> Sequence[DeliveryOutcome]:
-        is_calm, chance = self._notifier.world.is_calm, self._notifier.chance
+        is_calm, chance = self._notifier.stage.is_calm, self._notifier.chance
         answered = [each for each in self._unanswered if is_calm or chance.random() < 0.6]
         self._unanswered = [each for each in self._unanswered if each not in answered]
         for delivery, error in answered:
@@ -77,16 +74,16 @@ class Receiver:
         pass
 
     def _see(self, kind: Kind, delivery: Delivery) -> None:
-        message, world = delivery.message, self._notifier.world
-        world.see(
+        message, stage = delivery.message, self._notifier.stage
+        stage.see(
             Seen(
-                step=world.step,
+                step=stage.step,
                 kind=kind,
                 who=self._name,
                 repository=message.repository,
                 seq=message.seq,
                 path=message.repo_url.rsplit("/", 1)[-1],
-                generation=world.generation_of(message.repository, message.seq),
+                generation=stage.generation_of(message.repository, message.seq),
                 offset=message.offset,
                 life=self._notifier.log.life,
                 own=self._notifier.clock.monotonic(),
@@ -97,8 +94,8 @@ class Receiver:
 class Notifier(Process):
     """Stands by for some destinations, and delivers to the others; its state is in its folder."""
 
-    def __init__(self, world: World, name: str, folder: Path) -> None:
-        super().__init__(world, name, folder)
+    def __init__(self, stage: Stage, name: str, folder: Path) -> None:
+        super().__init__(stage, name, folder)
         self._opened = contextlib.ExitStack()
 
     def begin(self) -> None:

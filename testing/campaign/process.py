@@ -9,15 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
 
 from hgext.vcsreplicator.words.errors import Unavailable
 from testing.campaign.faults import Strike
 from testing.campaign.log import Call, Killed, ProcessLog
+from testing.campaign.stage import Stage
 from testing.clock import HandClock
-
-if TYPE_CHECKING:
-    from testing.campaign.world import World
 
 
 class StillEvent(threading.Event):
@@ -42,9 +39,9 @@ class Process(ABC):
     `begin` starts a life, `step` goes on with it; both may raise Killed. What a subclass keeps in memory it sets in `begin`.
     """
 
-    def __init__(self, world: World, name: str, folder: Path) -> None:
-        self.world, self.name, self.folder = world, name, folder
-        self.clock, self.chance = HandClock(), Random(f"{world.plan.seed} {name}")
+    def __init__(self, stage: Stage, name: str, folder: Path) -> None:
+        self.stage, self.name, self.folder = stage, name, folder
+        self.clock, self.chance = HandClock(), Random(f"{stage.plan.seed} {name}")
         self.life, self.is_frozen, self.is_clock_still = 0, False, False
         self.stop = StillEvent()
         # Some questions to the log have threads of their own, which nothing strikes: the order would not be repeatable.
@@ -55,7 +52,7 @@ class Process(ABC):
 
     @property
     def can_step(self) -> bool:
-        return not self.is_frozen and self.world.step >= self._down_until
+        return not self.is_frozen and self.stage.step >= self._down_until
 
     def go(self) -> None:
         """One step, the first of which begins a life."""
@@ -63,9 +60,9 @@ class Process(ABC):
             return
         try:
             if not self._is_alive:
-                self.life = self.world.new_life()
-                self.log = ProcessLog(self.world.log, self.life, self._pass_gate(self.life))
-                self.log.on_commit = self.world.see_commit(self, self.life)
+                self.life = self.stage.new_life()
+                self.log = ProcessLog(self.stage.log, self.life, self._pass_gate(self.life))
+                self.log.on_commit = self.stage.see_commit(self.clock, self.life)
                 self._is_alive = True
                 self.begin()
             else:
@@ -106,7 +103,7 @@ class Process(ABC):
             if life != self.life or not self._is_alive:
                 raise Killed
             after = self._strike(kind) if threading.get_ident() == self._thread else _nothing
-            if kind is not Call.ELSEWHERE and self.world.is_log_away:
+            if kind is not Call.ELSEWHERE and self.stage.is_log_away:
                 raise Unavailable("the log does not answer")
             return after
 
@@ -122,7 +119,7 @@ class Process(ABC):
                     due.append(armed)
         after: Callable[[], None] = _nothing
         for armed in due:
-            self.world.see_fault(armed.strike, self.name)
+            self.stage.see_fault(armed.strike, self.name)
             match armed.strike:
                 case Strike.KILL | Strike.LOSE_MACHINE:
                     self._end(armed)
@@ -137,7 +134,7 @@ class Process(ABC):
         return after
 
     def _end(self, armed: _Armed) -> None:
-        self._is_alive, self._down_until = False, self.world.step + armed.steps
+        self._is_alive, self._down_until = False, self.stage.step + armed.steps
         if armed.strike is Strike.LOSE_MACHINE:
             self.free()
             self.lose_folder()
@@ -146,9 +143,9 @@ class Process(ABC):
     def _freeze(self, armed: _Armed) -> None:
         """Let only the others go on for a while, in the middle of this call."""
         self.is_frozen, self.is_clock_still = True, armed.strike is Strike.SUSPEND
-        self.world.run(armed.steps)
+        self.stage.run(armed.steps)
         self.is_frozen = self.is_clock_still = False
-        self.world.see_fault("goes on", self.name)
+        self.stage.see_fault("goes on", self.name)
 
 
 def _nothing() -> None:

@@ -4,7 +4,7 @@
 import random
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -13,22 +13,21 @@ from unittest import mock
 import structlog
 
 from hgext.vcsreplicator.aggregator import standby as aggregator_standby
-from hgext.vcsreplicator.log import EVENTS, NOTICES, ROSTER, ROSTER_REQUESTS, NewRecord, PartitionKey, topics
+from hgext.vcsreplicator.log import EVENTS, NOTICES, ROSTER, ROSTER_REQUESTS, NewRecord, topics
 from hgext.vcsreplicator.log import standby as log_standby
 from hgext.vcsreplicator.mirror.supervision import catchup
 from hgext.vcsreplicator.words.roster import KEY, MirrorState, Roster, RosterRequest, Verb
 from hgext.vcsreplicator.words.roster import Mirror as Member
-from hgext.vcsreplicator.words.shape import from_json, to_json
-from notifier.publishing.position import IDENTITY, group
+from hgext.vcsreplicator.words.shape import to_json
+from notifier.publishing.position import group
 from testing.campaign.aggregator import Aggregator
 from testing.campaign.faults import Fault, Plan, Strike
 from testing.campaign.history import Kind, Seen, check
-from testing.campaign.log import SteppedLog
 from testing.campaign.master import Master, Relay
 from testing.campaign.mirror import Mirror, SteppedSource
 from testing.campaign.notifier import DESTINATIONS, Notifier
 from testing.campaign.process import Process
-from testing.clock import HandClock
+from testing.campaign.stage import Stage
 
 PARTITIONS = 2
 # Steps that everything gets, after the last fault, to settle.
@@ -44,15 +43,13 @@ class Result:
     violations: list[str]
 
 
-class World:
+class World(Stage):
     """One installation: a master, two mirrors, two aggregators, two notifiers."""
 
     def __init__(self, plan: Plan, folder: Path) -> None:
-        self.plan, self.step, self.history = plan, 0, list[Seen]()
-        self.is_calm, self.is_log_away = False, False
-        self._clock, self._chance, self._lives = HandClock(), Random(f"{plan.seed} order"), 0
+        super().__init__(plan)
+        self._chance = Random(f"{plan.seed} order")
         self._log_back_at, self._activate_at, self._faults = 0, 0, list(plan.faults)
-        self.log = SteppedLog(self._clock, self._see_record)
         self.log.create(topics(partitions=PARTITIONS))
         members = tuple(Member(name=name, state=MirrorState.ACTIVE) for name in ("alpha", "beta"))
         self.log.append([NewRecord(topic=ROSTER, key=KEY, value=to_json(Roster(version=1, mirrors=members)))])
@@ -66,10 +63,7 @@ class World:
             *(Notifier(self, f"notifier-{number}", folder) for number in (1, 2)),
         ]
 
-    # What happens
-
     def run(self, steps: int) -> None:
-        """So many steps, of processes that can make one."""
         for _ in range(steps):
             self.step += 1
             self._pass_time()
@@ -101,7 +95,7 @@ class World:
 
     def _pass_time(self) -> None:
         seconds = self._chance.choice((0.01, 0.02, 0.05, 0.1))
-        self._clock.advance(seconds)
+        self.clock.advance(seconds)
         for process in self.processes:
             if not process.is_clock_still:
                 process.clock.advance(seconds)
@@ -136,44 +130,12 @@ class World:
 
     def _ask(self, verb: Verb) -> None:
         request = RosterRequest(
-            id=f"{self.step:032x}", verb=verb, mirror="alpha", who="dana", time=self._clock.now(), reason="campaign"
+            id=f"{self.step:032x}", verb=verb, mirror="alpha", who="dana", time=self.clock.now(), reason="campaign"
         )
         self.log.append([NewRecord(topic=ROSTER_REQUESTS, key=request.id, value=to_json(request))])
 
-    # What is seen
-
-    def new_life(self) -> int:
-        self._lives += 1
-        return self._lives
-
-    def see(self, seen: Seen) -> None:
-        self.history.append(seen)
-
-    def see_fault(self, what: str, who: str) -> None:
-        self.see(Seen(step=self.step, kind=Kind.FAULT, who=who, names=(what,)))
-
-    def see_commit(self, process: Process, life: int) -> Callable[[str, int, Mapping[PartitionKey, int]], None]:
-        """Return what is to be called with each commit of a process: of which transactor, and the positions that it stored."""
-
-        def see(identity: str, turn: int, positions: Mapping[PartitionKey, int]) -> None:
-            who, own = identity.removeprefix(IDENTITY), process.clock.monotonic()
-            self.see(Seen(step=self.step, kind=Kind.WROTE, who=who, life=life, turn=turn, own=own))
-            if who != identity and (NOTICES, 0) in positions:
-                self.see(Seen(step=self.step, kind=Kind.STORED, who=who, offset=positions[NOTICES, 0], life=life))
-
-        return see
-
-    def generation_of(self, repository: str, seq: int) -> int:
-        return self.master.outboxes[repository].chain.events[seq - 1].generation
-
-    def _see_record(self, record: NewRecord) -> None:
-        if record.topic == ROSTER and record.value is not None:
-            roster = from_json(Roster, record.value)
-            names = tuple(member.name for member in roster.mirrors if member.state is MirrorState.ACTIVE)
-            self.see(Seen(step=self.step, kind=Kind.GATING, who="roster", names=names))
-
     def _see_end(self, mirror: Mirror) -> None:
-        for name, outbox in self.master.outboxes.items():
+        for name, outbox in self.outboxes.items():
             here = mirror.disk[name][0] if name in mirror.disk else None
             if here is None and outbox.is_deleted:
                 continue
@@ -185,11 +147,11 @@ class World:
         """Whether both mirrors have, and both destinations stored, all that was accepted."""
         end = self.log.ends(NOTICES)[0]
         stored = [self.log.stored(group(name), NOTICES).get(0, 0) for name in DESTINATIONS]
-        count = sum(len(outbox.chain.events) for outbox in self.master.outboxes.values())
+        count = sum(len(outbox.chain.events) for outbox in self.outboxes.values())
         return min(stored) == end >= count and all(
             (name not in mirror.disk if outbox.is_deleted else mirror.serves(name) == outbox.chain.events[-1].seq)
             for mirror in self.mirrors
-            for name, outbox in self.master.outboxes.items()
+            for name, outbox in self.outboxes.items()
         )
 
 
@@ -207,7 +169,7 @@ def run(plan: Plan) -> Result:
     ):
         world = World(plan, Path(folder))
         try:
-            with mock.patch.object(time, "monotonic", world._clock.monotonic):
+            with mock.patch.object(time, "monotonic", world.clock.monotonic):
                 world.run(plan.steps)
                 world.settle()
         finally:
