@@ -51,6 +51,7 @@ class WebhookRecords:
     def __init__(self, name: str, log: Log, deliveries: Deliveries, clock: Clock) -> None:
         self._name, self._log, self._deliveries, self._clock = name, log, deliveries, clock
         self._subscriptions: dict[str, bytes] = {}
+        self._mark: tuple[object, ...] | None = None
         self._reached = -1
 
     def restore(self) -> None:
@@ -111,6 +112,9 @@ class WebhookRecords:
                 self._append([self._to_record(each.key, None) for each in gone])
 
     def _record_subscriptions(self) -> None:
+        mark = self._deliveries.subscriptions.read_mark()
+        if mark == self._mark:
+            return
         records = self._deliveries.subscriptions.records()
         known, now = self._subscriptions, {name: to_json(each) for name, each in records.items()}
         changed = {name: now.get(name) for name in known | now if known.get(name) != now.get(name)}
@@ -120,7 +124,7 @@ class WebhookRecords:
                 for name, value in changed.items()
             ]
         )
-        self._subscriptions = now
+        self._subscriptions, self._mark = now, mark
 
     def _append(self, records: Sequence[NewRecord]) -> None:
         """Append all of these, but for what the topic refuses as too large."""

@@ -82,6 +82,7 @@ REMOVE_SUBSCRIPTION = "UPDATE subscriptions SET removed_at = ? WHERE id = ?"
 CANCEL = "UPDATE deliveries SET state = 'cancelled', finished_at = ? WHERE subscription = ? AND state = 'queued'"
 SUBSCRIPTIONS = """SELECT id, name, origin, content, created_at, paused_reason, failing_since FROM subscriptions
     WHERE removed_at IS NULL ORDER BY id"""
+FAILING_ONES = "SELECT id, failing_since FROM subscriptions WHERE failing_since IS NOT NULL ORDER BY id"
 SUBSCRIPTION_COLUMNS = ("id", "name", "origin", "subscription", "created_at", "paused_reason", "failing_since")
 NAMED = "SELECT id FROM subscriptions WHERE name = ? AND removed_at IS NULL"
 PAUSE = "UPDATE subscriptions SET paused_reason = ? WHERE id = ?"

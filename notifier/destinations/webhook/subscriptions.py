@@ -68,6 +68,10 @@ class SubscriptionTable:
             for _, name, *columns in self._db.rows(sql.SUBSCRIPTIONS)
         }
 
+    def read_mark(self) -> tuple[object, ...]:
+        """Return a value that differs once what `records` returns does; costs what fails, not what exists."""
+        return self.last_change(), *self._db.rows(sql.FAILING_ONES)
+
     def restore(self, name: str, record: SubscriptionRecord) -> None:
         """Add a subscription as the log has it, within `writing`."""
         self._db.run(sql.RESTORE_SUBSCRIPTION, (name, *(getattr(record, each.name) for each in fields(record))))
