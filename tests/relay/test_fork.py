@@ -89,6 +89,28 @@ def test_an_unreadable_state_hides_no_other(stop: threading.Event) -> None:
     watching.close()
 
 
+def test_a_path_has_the_states_of_its_repositories_alone(stop: threading.Event) -> None:
+    """Each new repository looks for another one at its path: that must not cost what the host has."""
+    log, golden = MemoryLog(), from_json(RepositoryState, GOLDEN.read_bytes())
+    log.create(topics())
+
+    def write(repository: str, path: str, seq: int) -> RepositoryState:
+        state = replace(golden, repository=repository, path=path, seq=seq)
+        log.append([NewRecord(topic=STATE, key=repository, value=to_json(state))])
+        return state
+
+    first, other = write("1" * 32, "one", 1), write("2" * 32, "two", 1)
+    watching = watch(log, stop)
+    assert watching.states_at("one") == [first]
+    moved, later = write("1" * 32, "three", 2), write("3" * 32, "one", 1)
+    eventually(lambda: later in watching.states_at("one"))
+    assert watching.states_at("one") == [moved, later]
+    assert (watching.states_at("two"), watching.states_at("three")) == ([other], [moved])
+    assert watching.states_at("four") == []
+    stop.set()
+    watching.close()
+
+
 @pytest.mark.parametrize(("states", "seen"), [((), 5), ((7,), 7)])
 def test_what_the_log_has_and_what_the_relay_sent_are_both_compared(
     states: Sequence[int], seen: int, stop: threading.Event

@@ -12,7 +12,7 @@ from ..log import STATE, Log
 from ..log.table import read_table
 from ..words.event import replaced_incarnations
 from ..words.records import AGGREGATOR, RepositoryState
-from ..words.shape import from_json
+from ..words.shape import from_json, try_json
 from ..words.value import Value
 from .entry import NewestEvent
 from .file import Fork, Outbox
@@ -26,17 +26,23 @@ class SentEvent(Value):
     event: str
 
 
-def known_states(log: Log) -> dict[str, RepositoryState]:
-    """Read the aggregator's last states of all repositories, by id, from the whole topic.
+def known_state(log: Log, repository: str) -> RepositoryState | None:
+    """Read the aggregator's last state of a repository, from the whole topic.
 
-    Raises MalformedEvent for one that cannot be read, and Unavailable.
+    Raises MalformedEvent if it cannot be read, and Unavailable.
+    """
+    found = read_table(log, STATE).value(STATE, repository)
+    return None if found is None else from_json(RepositoryState, found)
+
+
+def known_states(log: Log) -> list[RepositoryState]:
+    """Read the aggregator's last states of all repositories, without those that cannot be read; raises Unavailable.
+
+    For a repository that begins: this parses what the whole host has.
     """
     records = read_table(log, STATE).records
-    return {
-        key: from_json(RepositoryState, record.value)
-        for (_, key), record in records.items()
-        if key != AGGREGATOR and record.value is not None
-    }
+    found = (try_json(RepositoryState, record.value) for (_, key), record in records.items() if key != AGGREGATOR)
+    return [state for state in found if state is not None]
 
 
 def fork_between(known: RepositoryState | SentEvent, newest: NewestEvent, box: Outbox) -> Fork | None:
@@ -73,7 +79,7 @@ def fork_behind(box: Outbox) -> Fork | None:
 def fork_at_path(states: Iterable[RepositoryState], path: str, generation: int, repository: str | None) -> Fork | None:
     """Return a fork if the log has another repository at a path, where this one begins.
 
-    Mirrors would refuse one that begins there with this generation or a lower one, so no push to it would be announced.
+    Mirrors would refuse a repository that begins there with this generation or a lower one, so no push to it would be announced.
     `repository` is the id, None before the first event.
     """
     for state in states:

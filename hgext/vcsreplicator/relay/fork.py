@@ -47,6 +47,8 @@ class StateWatch:
         self.on_answer: Callable[[], None] = lambda: None
         self._log, self._stop = log, stop
         self._states: dict[str, RepositoryState] = {}
+        # The ids of the repositories that are or were at each path.
+        self._places: dict[str, tuple[str, ...]] = {}
         self._promotion: MasterRecord | None = None
         self._reads_promotions = True
         # When all promotions were read that the log had, by `time.monotonic`; None where they cannot be read.
@@ -104,6 +106,14 @@ class StateWatch:
         """Return the aggregator's last state of all repositories, as far as read."""
         return dict(self._states)
 
+    def states_at(self, path: str) -> list[RepositoryState]:
+        """Return the aggregator's last states of the repositories that are or were at a path, as far as read.
+
+        Costs the same with any number of other repositories: each new one is looked for here.
+        """
+        states = (self._states.get(repository) for repository in self._places.get(path, ()))
+        return [state for state in states if state is not None]
+
     def sent(self, event: Event) -> None:
         sent = SentEvent(incarnation=event.incarnation, seq=event.seq, event=event.id)
         self._sent[event.repository] = sent
@@ -133,15 +143,16 @@ class StateWatch:
 
     def _read_states(self) -> None:
         # A log that was restored may have less than it had.
-        states: dict[str, RepositoryState] = {}
+        states, places = dict[str, RepositoryState](), dict[str, tuple[str, ...]]()
         began = time.monotonic()
         beginnings = find_beginnings(self._log, STATE)
         with suppress(BadConfig):  # a log of an older release has no `services`, and no promotion
             beginnings |= find_beginnings(self._log, *([SERVICES] if self._reads_promotions else []))
         with closing(self._log.reader(beginnings)) as reader:
             for record in read_on(self._log, reader, stop=self._stop):
-                self._read_record(record, states)
-            self._states, self._reader = states, reader
+                if (read := self._read_record(record, states)) is not None:
+                    _note_place(places, read)
+            self._states, self._places, self._reader = states, places, reader
             self._promotions_read_at = began if (SERVICES, 0) in beginnings else None
             self._read_once.set()
             if self._has_failed:
@@ -150,8 +161,8 @@ class StateWatch:
                 self.on_state(state)
             while not self._stop.is_set():
                 for record in reader.poll(POLL):
-                    read = self._read_record(record, states)
-                    if read is not None:
+                    if (read := self._read_record(record, states)) is not None:
+                        _note_place(places, read)
                         self.on_state(read)
                 self._note_promotions_read(reader)
 
@@ -172,6 +183,12 @@ class StateWatch:
             # What cannot be read makes no former master send again.
             self._promotion = try_json(MasterRecord, record.value) or self._promotion
         return None
+
+
+def _note_place(places: dict[str, tuple[str, ...]], state: RepositoryState) -> None:
+    known = places.get(state.path, ())
+    if state.repository not in known:
+        places[state.path] = (*known, state.repository)
 
 
 def _read_state(record: Record, states: dict[str, RepositoryState]) -> RepositoryState | None:

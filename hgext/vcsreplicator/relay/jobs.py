@@ -151,10 +151,10 @@ class RepositoryJobs:
             return None
         (path, generation), newest = place, box.newest()
         if newest is None:
-            return fork_at_path(self._watch.states().values(), path, generation, None)
+            return fork_at_path(self._watch.states_at(path), path, generation, None)
         if newest.path != path:
             return None
-        return fork_at_path(self._watch.states().values(), path, newest.generation, newest.repository)
+        return fork_at_path(self._watch.states_at(path), path, newest.generation, newest.repository)
 
     def _send_events(self, folder: str, box: Outbox) -> int:
         """Send unsent and lost events under the caller's lock; return their number."""

@@ -74,7 +74,7 @@ def find_other(repo: "MasterRepository") -> Fork | None:
     path = repo.replication_path
     generation = creation.read_generation(repo.replication_root, path) + 1
     with open_log(repo.replication_settings.log) as log:
-        return fork_at_path(known_states(log).values(), path, generation, None)
+        return fork_at_path(known_states(log), path, generation, None)
 
 
 def _is_forked(ui: "Ui", log: Log, box: Outbox, source: str) -> bool:
@@ -83,18 +83,17 @@ def _is_forked(ui: "Ui", log: Log, box: Outbox, source: str) -> bool:
     If so, the repository refuses pushes from now on. If the log lost records, move the sent mark back, so that all kept events are
     sent again.
     """
-    from ...outbox.forks import fork_at_path, fork_behind, fork_between, known_states
+    from ...outbox.forks import fork_at_path, fork_behind, fork_between, known_state, known_states
     from ...outbox.losses import has_lost, send_again
     from ...relay.mastership import fork_of_former, read_master
 
     newest = box.newest()
     assert newest is not None
-    states = known_states(log)
-    state = states.get(newest.repository)
+    state = known_state(log, newest.repository)
     fork = fork_between(state, newest, box) if state is not None else None
     fork = fork or fork_of_former(read_master(log), source) or fork_behind(box)
     if fork is None and box.sent() is None:
-        fork = fork_at_path(states.values(), newest.path, newest.generation, newest.repository)
+        fork = fork_at_path(known_states(log), newest.path, newest.generation, newest.repository)
     if fork is not None:
         box.set_fork(fork)
     if box.fork() is not None:
