@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..log.blobs import sync_folder
 from ..log.ownership import give_to_owner
 from ..words.errors import BadConfig
 from ..words.secrecy import read_secret
@@ -99,11 +100,7 @@ def write_keys(file: Path, keys: tuple[KeyPair, ...]) -> None:
             out.flush()
             os.fsync(out.fileno())
         new.replace(file)
-        folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(file.parent)
     except OSError as error:
         raise BadConfig(f"{file}: the key cannot be kept: {error.strerror}") from error
 

@@ -54,11 +54,7 @@ logger = structlog.get_logger()
 def run(settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Callable[[], None]) -> None:
     """Follow the log until `stop`; raises BadConfig if the mirror cannot begin."""
     notes_file = Path(settings.folder) / "mirror.db"
-    if os.path.isdir(os.path.join(settings.root, ".vcsreplicator")):
-        raise BadConfig(
-            f"mirror.{settings.name}.root: {settings.root} is a master's root: a promoted mirror is no mirror any more, "
-            "and another one needs a root of its own"
-        )
+    _refuse_master_root(settings)
     with lock_folder(settings), closing(_look_at_root(settings)) as root, closing(Notes(notes_file)) as notes:
         positions = _ask_until_available(stop, lambda: _find_positions(log, settings.group))
         table = _read_log(log, settings.name, stop)
@@ -114,6 +110,15 @@ def run(settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Cal
             logger.warning("root not synced", reason=str(error))
         else:
             supervisor.losses.end()
+
+
+def _refuse_master_root(settings: MirrorSettings) -> None:
+    """Raise BadConfig for the root of a mirror that was promoted."""
+    if os.path.isdir(os.path.join(settings.root, ".vcsreplicator")):
+        raise BadConfig(
+            f"mirror.{settings.name}.root: {settings.root} is a master's root: a promoted mirror is no mirror any more, "
+            "and another one needs a root of its own"
+        )
 
 
 def _read_log(log: Log, mirror: str, stop: threading.Event) -> Table | None:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...log.blobs import sync_folder
 from ...log.ownership import name_group, name_user
 from ...words import shape
 from ...words.errors import BadConfig, MalformedEvent, Refused
@@ -268,6 +269,7 @@ def _write_file(place: Path, text: str, mode: int) -> None:
         file.flush()
         os.fsync(file.fileno())
     made.rename(place)
+    sync_folder(place.parent)
 
 
 def succeeds(words: tuple[str, ...], user: str = "root") -> bool:

@@ -116,6 +116,8 @@ def _open_at_once(path: str, flags: int) -> int:
 
 def write(root: str, boot: str, lacking: Mapping[str, Lacking]) -> None:
     """Replace the file of a root, synced; raises OSError, and then the former one stays."""
+    from ...log.blobs import sync_folder  # no server of clients writes the file
+
     final = os.path.join(root, FILE)
     content = json.dumps({"boot": boot, "machine": socket.gethostname(), "lacking": lacking})
     with open(f"{final}.new", "w", encoding="ascii") as file:
@@ -124,11 +126,7 @@ def write(root: str, boot: str, lacking: Mapping[str, Lacking]) -> None:
         os.fchmod(file.fileno(), 0o644)  # for the web servers' users, under any umask
         os.fsync(file.fileno())
     os.rename(f"{final}.new", final)
-    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(root)
 
 
 def sync(root: str) -> None:
