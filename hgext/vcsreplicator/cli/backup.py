@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 import click
 
 from ..config import Config
+from ..log.blobs import sync_folder
 from ..log.sqlite.copying import read_ends
 from ..words.clock import DAY, SystemClock
 from ..words.errors import BadConfig, Refused
@@ -109,17 +110,13 @@ def _make(folder: str, parts: Sequence[Part], left_out: tuple[str, ...]) -> Mani
             left_out=left_out,
         )
         os.rename(partial, folder)
-        parent = os.open(os.path.dirname(folder), os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(parent)
-        finally:
-            os.close(parent)
+        sync_folder(os.path.dirname(folder))
     return made
 
 
 @contextlib.contextmanager
 def _new_partial(folder: str) -> Iterator[str]:
-    """Make a folder for a copy, in place of the one that a killed run left; remove it if the block fails.
+    """Make a folder for a copy, in place of the folder that a killed run left; remove it if the block fails.
 
     Raises Refused if `folder` is there, or another process makes it now.
     """

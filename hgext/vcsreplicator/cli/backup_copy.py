@@ -155,7 +155,7 @@ class CopyWriter:
 
 
 def copy_file(source: str, target: str) -> None:
-    """Copy a regular file into a new one that only its owner may read. Raises OSError."""
+    """Copy a regular file into a new file that only its owner may read. Raises OSError."""
     with open(source, "rb", opener=open_regular) as reading:
         made = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(made, "wb") as writing:

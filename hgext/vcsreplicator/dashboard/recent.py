@@ -45,8 +45,8 @@ class RecentEvent:
 
     Times are in seconds since the epoch, None if it did not happen while the dashboard followed the log. `released` is None also
     where the records that were read do not show which of them released the event. `number` is its place among the announcements.
-    `nodes` and `bookmarks` are the first ones that the event names and messages may name. `is_adoption` says that it brought no
-    change, but a repository that was there before.
+    `nodes` and `bookmarks` are the event's first that messages may name. `is_adoption` says that it brought no change, but a
+    repository that was there before.
     """
 
     repository: str

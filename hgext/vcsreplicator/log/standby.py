@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Processes of which one works and the others stand by.
 
-Any number of processes may run with the same configuration. The one that works has fenced the others: which of them writes never
-depends on a clock or on this module, which only decides when to try to take over. Silence is measured by the own monotonic clock,
-and only while the log answers.
+Any number of processes may run with the same configuration. The process that works has fenced the others: which of them writes
+never depends on a clock or on this module, which only decides when to try to take over. Silence is measured by the own monotonic
+clock, and only while the log answers.
 """
 
 import os
@@ -51,7 +51,7 @@ class Rival:
     works: bool = True
 
     def hear(self, sign: Sign, now: float) -> None:
-        """Take a sign; that a process stopped counts only if it is the one that worked."""
+        """Take a sign; that a process stopped counts only if that process worked."""
         if sign.works:
             self.heard, self.instance, self.works = now, sign.instance or self.instance, True
         elif sign.instance == self.instance:

@@ -41,7 +41,7 @@ SILENT_AGGREGATOR = 30.0
 # Seconds after which a silent service is forgotten that the configuration does not name.
 FORGOTTEN = 7 * DAY
 
-# The command that starts a service, and the one that shows destinations.
+# The commands that start a service and show destinations.
 START, DESTINATIONS = "systemctl start vcsreplicator-", "vcsreplicator destination list"
 
 # Headings of the runbook.

@@ -255,7 +255,7 @@ class MasterRecord:
     """The newest promotion. Topic `services`, key `master`.
 
     The relay of `source` sends for the repositories that relays of the sources in `replaces` sent before: these send nothing any
-    more. `mirror` is the one that became the master.
+    more. `mirror` is the mirror that became the master.
     """
 
     source: str
