@@ -123,7 +123,7 @@ def test_what_the_state_calls_announced_or_released_is_so_after_a_start() -> Non
 def test_levels_pass_over_lost_events_in_their_turn() -> None:
     _, repository = incomplete()
     assert repository.pass_lost() == 3
-    assert levels(repository) == (4, 2)
+    assert levels(repository) == (4, 1)
     repository.announced(repository.queue[0], 1, None, 1)
     assert levels(repository) == (4, 4)
     repository.release(repository.queue[0], 1)

@@ -80,10 +80,10 @@ def follow(
 ) -> RepositoryState:
     """Return the state after an event that is taken.
 
-    With an adopted history releases and notices start over.
+    With an adopted history releases and notices start over. Nothing is known of what is missing before a first event.
     """
     fresh = state is None or arrival is Arrival.ADOPTED
-    before, base = event.seq - 1, state.base if state else 0
+    before, base = 0 if arrival is Arrival.GAP else event.seq - 1, state.base if state else 0
     if state and arrival is Arrival.ADOPTED:
         base += state.seq
     return RepositoryState(

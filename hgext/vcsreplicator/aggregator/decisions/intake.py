@@ -163,7 +163,8 @@ class EventIntake:
         lost = repository.pass_lost()
         if lost:
             text = (
-                f"{repository.path}: {lost} events without notice are gone from pending and from events; they get none"
+                f"{repository.path}: {lost} events without notice are gone from pending and from events; "
+                "they get none, unless the relay sends them again"
             )
             output.fail(name, text, None, now)
             output.dirty[name] = self._memory.touched[name] = repository
@@ -214,7 +215,7 @@ class EventIntake:
         source = record.headers.get(wire.SOURCE, "")
         source = source if len(source) <= SOURCE_LIMIT else ""
         # What is missing may come yet: the relay sends what the log lost again, perhaps behind a later event.
-        repository.is_incomplete |= arrival is Arrival.GAP and repository.state is not None
+        repository.is_incomplete |= arrival is Arrival.GAP
         repository.state = follow(repository.state, event, arrival, self._membership.roster.version, source)
         self._succession.note(repository.state)
         self._decisions.end_replaced(event.path)

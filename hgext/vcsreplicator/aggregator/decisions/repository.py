@@ -133,7 +133,7 @@ class Repository:
     def pass_lost(self) -> int:
         """Count the events that the queue still lacks as lost; return their number.
 
-        They count as released and announced in their turn.
+        They count as released and announced in their turn. If they come again before that, the queue takes them.
         """
         state = self.state
         if not self.is_incomplete or state is None:
@@ -141,7 +141,7 @@ class Repository:
         lost = state.seq - state.noticed - len(self.queue)
         if lost == 0:
             self.is_incomplete = False
-        if lost > 0:
+        if lost > 0 and not self.queue:
             self._set_levels(released=state.released, noticed=state.noticed)
         return lost
 

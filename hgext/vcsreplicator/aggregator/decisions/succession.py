@@ -125,7 +125,7 @@ def _is_first_there(state: RepositoryState | None, event: Event) -> bool:
         return True
     if state is None or any(stay.until == event.seq and stay.path != event.path for stay in state.stays):
         return True
-    return state.noticed == event.seq - 1 and state.streams is None and state.served_by is None
+    return state.noticed == state.released and state.streams is None and state.served_by is None
 
 
 def _lives_below(state: RepositoryState | None, path: str, generation: int) -> bool:
