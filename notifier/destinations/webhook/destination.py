@@ -22,7 +22,7 @@ from ...delivery.window import Delivery
 from ...messages.message import Message
 from .deliveries import Deliveries
 from .dispatcher import Dispatcher
-from .filter import FilterFailed
+from .filter import FilteredMessage, FilterFailed
 from .records import WebhookRecords
 from .settings import DeliverySettings
 from .subscriptions import StoredSubscription
@@ -126,10 +126,11 @@ class Webhooks:
 
         A filter that fails is counted, and recorded once in the history.
         """
-        found = []
+        found, filtered = [], FilteredMessage(message.envelope)
         for each in subscriptions:
+            wanted = each.subscription
             try:
-                if each.subscription.wants(message):
+                if message.type in wanted.types and (wanted.filter is None or filtered.matches(wanted.filter)):
                     found.append(each)
             except FilterFailed as error:
                 FILTER_FAILED.labels(self.name, each.name).inc()

@@ -6,7 +6,7 @@ and functions may raise unexpected exceptions. Every visited or built part count
 filter failed on this message.
 """
 
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import jmespath
@@ -22,9 +22,14 @@ STEPS = 10_000
 # Further steps for each part (member, item, 64 characters) of the message.
 STEPS_PER_PART = 20
 
+TOO_LONG = "takes too many steps"
+
 _BUILDERS = {
     *("multi_select_list", "multi_select_dict", "flatten", "function_expression"),
     *("projection", "filter_projection", "value_projection"),
+}
+_VISITS = {
+    name.removeprefix("visit_"): visit for name, visit in vars(TreeInterpreter).items() if name.startswith("visit_")
 }
 
 
@@ -42,32 +47,60 @@ def check_filter(expression: str) -> None:
         raise ValueError(f"filter: not a JMESPath expression: {(str(error).splitlines() or [''])[0]}") from error
 
 
-def matches(expression: str, envelope: Json) -> bool:
-    """Return whether the expression finds something true; raise FilterFailed."""
-    try:
-        return bool(_CountingInterpreter(envelope).visit(_compile_filter(expression).parsed, envelope))
-    except FilterFailed:
-        raise
-    except Exception as error:
-        raise FilterFailed(f"{type(error).__name__}: {error}"[:300]) from error
+class FilteredMessage:
+    """A message that any number of filters look at.
+
+    For all filters together its parts are counted once, and filters of the same text are evaluated once.
+    """
+
+    def __init__(self, envelope: Json) -> None:
+        self._envelope = envelope
+        self._interpreter = _CountingInterpreter()
+        self._found: dict[str, bool] = {}
+
+    def matches(self, expression: str) -> bool:
+        """Return whether the expression finds something true; raise FilterFailed."""
+        if expression not in self._found:
+            self._found[expression] = self._evaluate(expression)
+        return self._found[expression]
+
+    @cached_property
+    def _steps(self) -> int:
+        """The steps that each filter may take."""
+        return STEPS + STEPS_PER_PART * self._interpreter.count_parts(self._envelope)
+
+    def _evaluate(self, expression: str) -> bool:
+        try:
+            return bool(self._interpreter.evaluate(_compile_filter(expression).parsed, self._envelope, self._steps))
+        except FilterFailed:
+            raise
+        except Exception as error:
+            raise FilterFailed(f"{type(error).__name__}: {error}"[:300]) from error
 
 
 class _CountingInterpreter(TreeInterpreter):  # type: ignore[misc]  # jmespath has no types
-    """Evaluates one expression on one message, and counts."""
+    """Evaluates expressions, each with a number of steps that it may take."""
 
-    def __init__(self, envelope: Json) -> None:
-        super().__init__()
-        self._left = 2**63
-        before = self._left
-        self._check_cost(envelope)
-        self._left = STEPS + STEPS_PER_PART * (before - self._left)
+    _left = 0
 
-    def visit(self, node: Any, *arguments: Any, **more: Any) -> Any:
-        self._spend_step(1)
-        value = super().visit(node, *arguments, **more)
-        if node["type"] in _BUILDERS:
-            self._check_cost(value)
-        return value
+    def evaluate(self, expression: Any, envelope: Json, steps: int) -> Any:
+        self._left = steps
+        return self.visit(expression, envelope)
+
+    def count_parts(self, value: Json) -> int:
+        self._left = before = 2**63
+        self._check_cost(value)
+        return before - self._left
+
+    def visit(self, node: Any, value: Any) -> Any:
+        self._left -= 1  # a call for this, or jmespath's own `visit`, would be half of what a filter costs
+        if self._left < 0:
+            raise FilterFailed(TOO_LONG)
+        kind = node["type"]
+        found = _VISITS[kind](self, node, value)
+        if kind in _BUILDERS:
+            self._check_cost(found)
+        return found
 
     def _check_cost(self, value: Any) -> None:
         """Count the parts of a value, as often as they stand in it."""
@@ -83,7 +116,7 @@ class _CountingInterpreter(TreeInterpreter):  # type: ignore[misc]  # jmespath h
     def _spend_step(self, steps: int) -> None:
         self._left -= steps
         if self._left < 0:
-            raise FilterFailed("takes too many steps")
+            raise FilterFailed(TOO_LONG)
 
 
 @cache

@@ -13,8 +13,7 @@ from hgext.vcsreplicator.words.shape import Seconds, within
 
 from ...clients.secret import Secret
 from ...delivery.destination import DOCUMENTED, check_types
-from ...messages.message import Message
-from .filter import check_filter, matches
+from .filter import check_filter
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _OURS = ("webhook-", "vcsreplicator-", "content-", "proxy-")
@@ -67,7 +66,3 @@ class Subscription:
     def is_https(self) -> bool:
         """Whether requests to the endpoint are encrypted."""
         return urlsplit(self.url).scheme == "https"
-
-    def wants(self, message: Message) -> bool:
-        """Return whether this message is to be sent there; raise FilterFailed."""
-        return message.type.value in self.types and (self.filter is None or matches(self.filter, message.envelope))

@@ -417,6 +417,27 @@ def test_filter_that_cannot_be_applied_to_a_message_does_not_want_it(
         assert endpoint.told == [("x", 2)]
 
 
+@pytest.mark.parametrize(("template", "walks"), [("data.repo_url == 'https://hg.example/{}'", 1), (None, 0)])
+def test_message_is_walked_once_for_all_filters(settings: WebhookSettings, template: str | None, walks: int) -> None:
+    walked = []
+
+    class WalkedDict(dict[str, Any]):
+        def values(self) -> Any:
+            walked.append(self)
+            return super().values()
+
+    wanted = {
+        f"s{number}": Subscription(url="http://127.0.0.1:9/", filter=template and template.format(number))
+        for number in range(100)
+    }
+    [message] = messages(a_notice(), 0, PUBLIC)
+    hooks = replace(settings, subscriptions=wanted).open("hooks", HandClock(), with_topics(MemoryLog()))
+    with closing(hooks):
+        hooks.submit(Delivery(number=1, message=replace(message, data=WalkedDict(message.data)), attempt=1))
+        assert [each.error for each in hooks.outcomes(0)] == [None]
+    assert len(walked) == walks
+
+
 @pytest.mark.parametrize("broken", ["contains(data.repo_url, `1`)", "|".join(["[@, @]"] * 60)])
 def test_a_filter_that_breaks_hurts_its_subscription_alone(
     log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries, broken: str

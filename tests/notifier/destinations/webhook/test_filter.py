@@ -3,7 +3,7 @@
 
 import pytest
 
-from notifier.destinations.webhook.filter import FilterFailed, check_filter, matches
+from notifier.destinations.webhook.filter import FilteredMessage, FilterFailed, check_filter
 
 HEADS = [f"{number:040x}" for number in range(1000)]
 LARGE = {"type": "changegroup.1", "data": {"repo_url": "https://hg.example/try", "heads": HEADS}}
@@ -24,7 +24,7 @@ SMALL = {"type": "newrepo.1", "data": {"repo_url": "https://hg.example/try"}}
 )
 def test_filter_finds(expression: str, found: bool) -> None:
     check_filter(expression)
-    assert matches(expression, LARGE) is found
+    assert FilteredMessage(LARGE).matches(expression) is found
 
 
 @pytest.mark.parametrize(
@@ -43,10 +43,23 @@ def test_filter_finds(expression: str, found: bool) -> None:
 def test_filter_that_cannot_be_applied_or_never_ends_fails(expression: str) -> None:
     check_filter(expression)
     with pytest.raises(FilterFailed):
-        matches(expression, SMALL)
+        FilteredMessage(SMALL).matches(expression)
 
 
 @pytest.mark.parametrize("expression", ["[[[", "", "(" * 4000, "a" * 5000, "nosuch("])
 def test_filter_that_is_none_is_refused_when_it_is_stored(expression: str) -> None:
     with pytest.raises(ValueError, match=r"^filter: "):
         check_filter(expression)
+
+
+def test_filters_of_a_message_have_their_steps_each_for_itself() -> None:
+    message = FilteredMessage(LARGE)
+    costly = [f"length(data.heads[*].[@, @][]) > `{number}`" for number in range(50)]
+    assert all(message.matches(each) for each in costly)
+
+
+def test_filter_that_failed_leaves_others_their_steps() -> None:
+    message = FilteredMessage(SMALL)
+    with pytest.raises(FilterFailed):
+        message.matches("|".join(["[@, @]"] * 60))
+    assert message.matches("type == 'newrepo.1'")
