@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hgext.vcsreplicator.log import LARGEST
-from hgext.vcsreplicator.log.ownership import close_to_others, make_file, name_owner
+from hgext.vcsreplicator.log.ownership import close_to_others, make_file, name_owner, refuse_foreign_journal
 from hgext.vcsreplicator.words.errors import BadConfig, MalformedEvent, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.passing import is_passing_for
 from hgext.vcsreplicator.words.shape import from_json, plain
@@ -53,6 +53,7 @@ class Database:
             if path != NOWHERE:
                 own(path)
                 close_to_others(path, f"{path}-wal", f"{path}-shm")
+                refuse_foreign_journal(path)
             self._connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
             try:
                 self._connection.execute("PRAGMA journal_mode=WAL")

@@ -5,11 +5,16 @@ from __future__ import annotations
 
 # The module `sqlite3` without its conversion of dates, which each push would load besides.
 import _sqlite3 as sqlite3
+import contextlib
 import os
 
 from . import boot, statements
+from .appendfile import open_regular
 
 __all__ = ["damage", "execute_all", "has_table", "in_memory", "open_for_reading", "open_for_writing", "sqlite3"]
+
+# What ends a journal that names another file; ours never do.
+_MAGIC = bytes.fromhex("d9d505f920a163d7")
 
 
 def open_for_writing(
@@ -23,6 +28,7 @@ def open_for_writing(
     whole or not at all; a power cut may undo one, which the file has. "OFF" becomes "NORMAL" where everything was synced before,
     so that what `boot` notes is on disk before anything is written that a power cut may lose.
     """
+    _refuse_foreign_journal(path)
     is_new = not os.path.exists(path)
     connection = sqlite3.connect(path, timeout=timeout_ms / 1000, isolation_level=None, check_same_thread=False)
     try:
@@ -55,8 +61,8 @@ def open_for_writing(
 def open_for_reading(path: str, *, timeout_ms: int) -> sqlite3.Connection | None:
     """Connect inside a read transaction.
 
-    Returns None without the file or its tables, and creates nothing. Raises `sqlite3.Error` for a file that cannot be read:
-    damaged, locked for too long, or left in the middle of a commit on a read-only disk.
+    Returns None without the file or its tables, and writes nothing. Raises `sqlite3.Error` for a file that cannot be read:
+    damaged, locked for too long, or left in the middle of a commit, which the next writer undoes.
     """
     if not os.path.exists(path):
         return None
@@ -64,27 +70,20 @@ def open_for_reading(path: str, *, timeout_ms: int) -> sqlite3.Connection | None
         # SQLite would wait for the writer of a pipe.
         raise sqlite3.DatabaseError(f"{os.path.basename(path)} is not a file")
     uri = "file:" + path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-    # Only a writable connection can roll back a hot journal, which a kill leaves.
-    for mode in ("ro", "rw"):
-        connection = sqlite3.connect(
-            f"{uri}?mode={mode}", uri=True, timeout=timeout_ms / 1000, isolation_level=None, check_same_thread=False
-        )
-        try:
-            connection.execute("PRAGMA temp_store = MEMORY")
-            connection.execute("BEGIN")
-            if has_table(connection, "pushlog") and has_table(connection, "changesets"):
-                return connection
-        except sqlite3.OperationalError:
-            connection.close()
-            if mode == "rw":
-                raise
-            continue
-        except BaseException:
-            connection.close()
-            raise
+    # A writable connection would roll back what a journal says, and remove the file that it names.
+    connection = sqlite3.connect(
+        f"{uri}?mode=ro", uri=True, timeout=timeout_ms / 1000, isolation_level=None, check_same_thread=False
+    )
+    try:
+        connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute("BEGIN")
+        if has_table(connection, "pushlog") and has_table(connection, "changesets"):
+            return connection
+    except BaseException:
         connection.close()
-        return None
-    raise AssertionError("unreachable")
+        raise
+    connection.close()
+    return None
 
 
 def in_memory() -> sqlite3.Connection:
@@ -114,3 +113,14 @@ def damage(connection: sqlite3.Connection) -> str:
 
 def has_table(connection: sqlite3.Connection, name: str) -> bool:
     return connection.execute(statements.HAS_TABLE, (name,)).fetchone() is not None
+
+
+def _refuse_foreign_journal(path: str) -> None:
+    """Raise `sqlite3.OperationalError` for a journal that names another file.
+
+    SQLite would remove that file with the rights of this user. An account that may write the repository can put one there.
+    """
+    with contextlib.suppress(FileNotFoundError), open(f"{path}-journal", "rb", opener=open_regular) as journal:
+        journal.seek(max(0, journal.seek(0, os.SEEK_END) - len(_MAGIC)))
+        if journal.read() == _MAGIC:
+            raise sqlite3.OperationalError(f"{os.path.basename(path)}-journal names another file; remove the journal")

@@ -2,13 +2,22 @@
 """What root makes for a service."""
 
 import os
+import sqlite3
 import stat
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from hgext.vcsreplicator.log import ownership
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.log.sqlite.copying import copy_database, refuse_open
+from hgext.vcsreplicator.mirror.notes import Notes
+from hgext.vcsreplicator.words.errors import BadConfig
+from notifier.destinations.state import StateDatabase
 from testing.faults.permission import under
+from testing.journals import write_foreign_journal
 
 
 @pytest.mark.parametrize(("umask", "expected"), [(0, 0o640), (0o022, 0o640), (0o077, 0o600)])
@@ -32,3 +41,30 @@ def test_each_folder_that_root_makes_belongs_to_its_parents_owner(
     assert given == [(f"{tmp_path}/a", owner), (f"{tmp_path}/a/b", owner)]
     ownership.make_folders(tmp_path / "a" / "b")
     assert len(given) == 2
+
+
+def open_to_copy(file: Path) -> None:
+    copy_database(str(file), f"{file}.copy")
+
+
+@pytest.mark.parametrize(
+    "opens",
+    [
+        lambda file: open_log(f"sqlite://{file}").close(),
+        open_to_copy,
+        lambda file: refuse_open(str(file)),
+        lambda file: StateDatabase(str(file)).close(),
+        Notes,
+    ],
+    ids=["log", "copy", "restore", "notifier", "notes"],
+)
+def test_no_process_removes_a_file_that_a_foreign_journal_names(
+    tmp_path: Path, opens: Callable[[Path], object]
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "it.db")) as database:
+        database.execute("CREATE TABLE one (a)")
+    (tmp_path / "precious").touch()
+    write_foreign_journal(tmp_path / "it.db", tmp_path / "precious")
+    with pytest.raises(BadConfig, match="-journal: names another file, which SQLite would remove"):
+        opens(tmp_path / "it.db")
+    assert (tmp_path / "precious").exists()

@@ -14,6 +14,11 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..words.errors import BadConfig
+
+# What ends a journal of SQLite that names another file; ours never do.
+_JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
+
 
 def give_to_owner(made: int, folder: str | Path) -> None:
     """If this process is root's, give an open file to the owner of `folder`.
@@ -90,6 +95,22 @@ def _open_folder(path: str | Path) -> Iterator[int]:
         yield folder
     finally:
         os.close(folder)
+
+
+def refuse_foreign_journal(database: str | Path) -> None:
+    """Raise BadConfig if the journal beside a database names another file.
+
+    SQLite would remove that file with the rights of this process, and the owner of the folder may be another user. Raises OSError.
+    """
+    journal = f"{database}-journal"
+    with contextlib.suppress(FileNotFoundError):
+        opened = os.open(journal, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            end = os.fstat(opened).st_size
+            if os.pread(opened, len(_JOURNAL_MAGIC), max(0, end - len(_JOURNAL_MAGIC))) == _JOURNAL_MAGIC:
+                raise BadConfig(f"{journal}: names another file, which SQLite would remove; remove the journal")
+        finally:
+            os.close(opened)
 
 
 def write_making(path: str) -> str:

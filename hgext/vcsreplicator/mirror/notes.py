@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from ..log.ownership import close_to_others, make_file
+from ..log.ownership import close_to_others, make_file, refuse_foreign_journal
 from ..log.requests import COLUMNS, RequestTable
 from ..words.errors import BadConfig, Unavailable
 from ..words.records import Reason
@@ -92,6 +92,7 @@ class Notes:
             file.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
             make_file(file)
             close_to_others(file)
+            refuse_foreign_journal(file)
             self._database = sqlite3.connect(file, isolation_level=None, timeout=30)
             self._database.row_factory = sqlite3.Row
             self._database.execute("PRAGMA synchronous = FULL")

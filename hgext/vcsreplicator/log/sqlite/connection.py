@@ -14,7 +14,7 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from ...words.errors import BadConfig, NoRoom, Unavailable
-from ..ownership import close_to_others, make_file, make_folder, set_mode
+from ..ownership import close_to_others, make_file, make_folder, refuse_foreign_journal, set_mode
 from . import statements as sql
 
 # The kinds of transactions. A reading one takes its snapshot as it begins.
@@ -22,13 +22,17 @@ WRITING, READING = "IMMEDIATE", "DEFERRED"
 
 
 class Connection:
-    """One connection; every sqlite3 error leaves as Unavailable, or NoRoom."""
+    """One connection; every sqlite3 error leaves as Unavailable, or NoRoom.
+
+    Opening raises BadConfig for a journal that names another file.
+    """
 
     def __init__(self, path: Path, patience: float, *, create: bool = False) -> None:
         self._path = path
         self._patience = patience
         self._version: object = None
         with self._translate_errors():
+            refuse_foreign_journal(path)
             uri = f"file:{quote(str(path))}?mode={'rwc' if create else 'rw'}"
             self._sqlite = sqlite3.connect(uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False)
             try:

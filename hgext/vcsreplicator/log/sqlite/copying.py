@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ...words.errors import BadConfig, Refused, Unavailable
+from ..ownership import refuse_foreign_journal
 from . import statements as sql
 
 # Seconds to wait for a process that writes.
@@ -18,8 +19,8 @@ _PATIENCE = 10.0
 def copy_database(source: str, target: str) -> None:
     """Copy the database at one instant, also while services write, into the new file `target`.
 
-    The copy needs no other file, and only its owner may read it. Raises OSError, and Unavailable if the database is damaged or
-    locked.
+    The copy needs no other file, and only its owner may read it. Raises OSError, Unavailable if the database is damaged or
+    locked, and BadConfig for a journal that names another file.
     """
     os.stat(source)  # SQLite does not say that a file is missing
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -65,5 +66,6 @@ def refuse_open(file: str) -> None:
 
 
 def _connect(file: str, options: str, patience: float = _PATIENCE) -> sqlite3.Connection:
+    refuse_foreign_journal(file)
     uri = f"file:{quote(str(Path(file).absolute()))}?{options}"
     return sqlite3.connect(uri, uri=True, timeout=patience, isolation_level=None)

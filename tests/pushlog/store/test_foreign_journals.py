@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Journals beside `pushlog2.db` that another account wrote, with the name of a file that SQLite is to remove."""
+
+import contextlib
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from pushlog.store import connections
+from testing.journals import write_foreign_journal
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    with contextlib.closing(connections.open_for_writing(str(tmp_path / "pushlog2.db"), timeout_ms=100)) as connection:
+        connection.execute("COMMIT")
+    (tmp_path / "precious").touch()
+    write_foreign_journal(tmp_path / "pushlog2.db", tmp_path / "precious")
+    return tmp_path / "pushlog2.db"
+
+
+def test_a_reader_removes_no_file_that_a_journal_names(database: Path) -> None:
+    with pytest.raises(sqlite3.OperationalError):
+        connections.open_for_reading(str(database), timeout_ms=100)
+    assert (database.parent / "precious").exists()
+
+
+def test_a_writer_removes_no_file_that_a_journal_names(database: Path) -> None:
+    with pytest.raises(sqlite3.OperationalError, match="-journal names another file; remove the journal"):
+        connections.open_for_writing(str(database), timeout_ms=100).close()
+    assert (database.parent / "precious").exists()
+
+
+def test_the_journal_that_a_kill_left_is_rolled_back_by_a_writer(database: Path) -> None:
+    """The file that has the power to undo is told from the one that removes."""
+    journal = database.with_name("pushlog2.db-journal")
+    journal.write_bytes(journal.read_bytes()[:512])
+    connections.open_for_writing(str(database), timeout_ms=100).close()
+    assert not journal.exists()
