@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from prometheus_client import Gauge
 
-from hgext.vcsreplicator.log import Log
+from hgext.vcsreplicator.log import Log, NewRecord
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import SHOWN, ReplicationError, Unavailable, quote_value
 from hgext.vcsreplicator.words.streams import Stream
@@ -26,6 +26,9 @@ from .rejects import judged
 from .window import Delivery, Patience
 
 T = TypeVar("T")
+
+# Appends records to the log.
+Write = Callable[[Sequence[NewRecord]], object]
 
 DOWN = Gauge(
     "vcsreplicator_notifier_down_flag",
@@ -145,6 +148,13 @@ DATABASE_KEY = "database/"
 @runtime_checkable
 class KeepingDestination(Protocol):
     """A destination that confirms messages before they are delivered, and owes the rest."""
+
+    def restore(self, write: Write) -> None:
+        """Bring the database and the log in line, once before `start`; raises BadConfig or Unavailable.
+
+        What it puts into the log later, too, it gives to `write`, which appends all records or none, and raises Fenced once another
+        notifier delivers to the destination. So nothing is owed twice.
+        """
 
     def secure(self, position: int) -> int:
         """Put into the log what is owed of messages before the position; raises Unavailable.

@@ -84,19 +84,21 @@ class Courier:
         destination: it is reported and retried.
         """
         position.check()
-        try:
-            missing = describe_missing(self.name, self.settings, self.log, self.notifier.state)
-            if missing is not None and not has_records(self.name, self.log):
-                raise Unavailable(missing)
-            with contextlib.closing(self._open_state()) as state:
-                restore_requests(self.name, self.log, state)
-            destination = self.settings.open(self.name, self.clock, self.log)
-        except (BadConfig, Unavailable) as error:
-            self._report_trouble(error, position)
-            raise Unavailable(str(error)) from error
-        self._failing_since = None
         with contextlib.ExitStack() as opened:
-            opened.callback(destination.close)
+            try:
+                missing = describe_missing(self.name, self.settings, self.log, self.notifier.state)
+                if missing is not None and not has_records(self.name, self.log):
+                    raise Unavailable(missing)
+                with contextlib.closing(self._open_state()) as state:
+                    restore_requests(self.name, self.log, state, position.write)
+                destination = self.settings.open(self.name, self.clock, self.log)
+                opened.callback(destination.close)
+                if isinstance(destination, KeepingDestination):
+                    destination.restore(position.write)
+            except (BadConfig, Unavailable) as error:
+                self._report_trouble(error, position)
+                raise Unavailable(str(error)) from error
+            self._failing_since = None
             state = opened.enter_context(contextlib.closing(self._open_state()))
             loop = _DeliveryLoop(self, destination, state, position, self._find_start(state, position))
             opened.callback(loop.close)
@@ -186,6 +188,7 @@ class _DeliveryLoop:
             name=self.name,
             state=state,
             log=self.log,
+            write=position.write,
             clock=self.clock,
             window=self.window,
             rejects=self.rejects,

@@ -23,6 +23,7 @@ from hgext.vcsreplicator.words.errors import Expired, Rejected, Unavailable
 from hgext.vcsreplicator.words.records import Notice
 from hgext.vcsreplicator.words.shape import from_json
 
+from ..delivery.destination import Write
 from ..delivery.rejects import Rejects, judged
 from ..delivery.window import Window
 from ..destinations.state import Kind, RequestRecord, StateDatabase
@@ -149,6 +150,7 @@ class Orders:
     name: str
     state: StateDatabase
     log: Log
+    write: Write
     clock: Clock
     window: Window
     reader: NoticeReader
@@ -329,7 +331,7 @@ class Orders:
         answered = replace(_to_record(request), done_at=now, result=result)
         if skipped is not None:
             answered = replace(answered, skipped=skipped.id, skipped_offset=skipped.offset)
-        record_requests(self.name, self.log, [answered])
+        record_requests(self.name, self.write, [answered])
         if skipped is None:
             self.state.requests.answer(request.id, result, now=now)
         else:

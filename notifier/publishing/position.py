@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The stored position of a destination, which only the newest of its notifiers moves."""
+"""The stored position of a destination, which only the newest of its notifiers moves.
 
-from hgext.vcsreplicator.log import NOTICES, Log
+With it goes what the notifier writes about the destination into the topic `notifier`, by the same transactor.
+"""
+
+from collections.abc import Sequence
+
+from hgext.vcsreplicator.log import NOTICES, Log, NewRecord
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.records import DESTINATION_GROUP
 
@@ -22,7 +27,7 @@ class StoredPosition:
     """The position of one destination in the log, for one thread.
 
     Opening it fences every other notifier of the destination, and raises Unavailable if the log does not answer. Once it is fenced
-    itself, `store` and `check` raise Fenced.
+    itself, `store`, `write` and `check` raise Fenced.
     """
 
     def __init__(self, name: str, log: Log, clock: Clock) -> None:
@@ -39,6 +44,10 @@ class StoredPosition:
         """Store the position and its mark; raise Unavailable if that may have failed."""
         self._commit({(NOTICES, 0): position}, {} if mark is None else {(NOTICES, 0): mark})
 
+    def write(self, records: Sequence[NewRecord]) -> None:
+        """Append all these records, or none: raises Fenced, TooLarge, or Unavailable if that may have failed."""
+        self._commit({}, {}, records)
+
     def check(self) -> None:
         """Raise Fenced if another notifier took over, or Unavailable.
 
@@ -47,11 +56,16 @@ class StoredPosition:
         if self._clock.monotonic() - self._proven_at >= CHECK_EVERY:
             self._commit({}, {})
 
-    def _commit(self, positions: dict[tuple[str, int], int], metadata: dict[tuple[str, int], str]) -> None:
+    def _commit(
+        self,
+        positions: dict[tuple[str, int], int],
+        metadata: dict[tuple[str, int], str],
+        records: Sequence[NewRecord] = (),
+    ) -> None:
         if self._is_unclear:
             self._transactor.renew()
         self._is_unclear = True
-        self._transactor.commit([], group=self._group, positions=positions, metadata=metadata)
+        self._transactor.commit(records, group=self._group, positions=positions, metadata=metadata)
         self._is_unclear, self._proven_at = False, self._clock.monotonic()
 
     def close(self) -> None:

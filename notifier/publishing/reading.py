@@ -178,7 +178,6 @@ class NoticeReader:
             position = self._pass_markers(position)
         try:
             if self._keeper is not None:
-                self._position.check()  # what a fenced notifier owes was delivered by another one
                 position = max(self.stored, self._keeper.secure(position))
         except Unavailable as error:
             self.rest(error)

@@ -16,12 +16,13 @@ from hgext.vcsreplicator.words.errors import Expired, MalformedEvent
 from hgext.vcsreplicator.words.shape import to_json
 
 from ..clients.database import read_storable
+from ..delivery.destination import Write
 from ..destinations.state import RequestRecord, StateDatabase
 
 logger = structlog.get_logger()
 
 
-def restore_requests(name: str, log: Log, state: StateDatabase) -> None:
+def restore_requests(name: str, log: Log, state: StateDatabase, write: Write) -> None:
     """Bring the file and the log in line, at a start of the destination.
 
     The file gets what it lacks of the log, and the log what it lacks of the file. Raises Unavailable, or BadConfig if the topic is
@@ -29,7 +30,9 @@ def restore_requests(name: str, log: Log, state: StateDatabase) -> None:
     """
     found = _read_requests(name, log)
     state.restore_requests(name, found.values())
-    record_requests(name, log, [each for each in state.list_records(name) if found.get(_find_key(name, each)) != each])
+    record_requests(
+        name, write, [each for each in state.list_records(name) if found.get(_find_key(name, each)) != each]
+    )
 
 
 def show_requests(names: Iterable[str], log: Log, state: StateDatabase) -> None:
@@ -82,10 +85,10 @@ def _select_requests(name: str, records: Iterable[Record]) -> dict[str, RequestR
     return dict(sorted(found.items(), key=lambda each: each[1].asked_at))
 
 
-def record_requests(name: str, log: Log, requests: Sequence[RequestRecord]) -> None:
-    """Record requests to a destination as they are now; raises Unavailable."""
+def record_requests(name: str, write: Write, requests: Sequence[RequestRecord]) -> None:
+    """Record requests to a destination as they are now; raises what `write` raises."""
     if requests:
-        log.append([NewRecord(topic=NOTIFIER, key=_find_key(name, each), value=to_json(each)) for each in requests])
+        write([NewRecord(topic=NOTIFIER, key=_find_key(name, each), value=to_json(each)) for each in requests])
 
 
 def _find_key(name: str, request: RequestRecord) -> str:

@@ -131,7 +131,7 @@ def ask_destination(
         try:
             log = opened.enter_context(log_of(config))
             follower = RequestFollower(destination, log, state, log.ends(NOTIFIER)[0])
-            record_requests(destination, log, [asked])  # before the file: an answer must not be overwritten
+            record_requests(destination, log.append, [asked])  # before the file: an answer must not be overwritten
         except Unavailable:
             if not is_here:
                 raise

@@ -13,10 +13,10 @@ from prometheus_client import Counter
 
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.clock import Clock
-from hgext.vcsreplicator.words.errors import ReplicationError, Unavailable
+from hgext.vcsreplicator.words.errors import Fenced, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.records import ServiceTrouble
 
-from ...delivery.destination import DeliveryOutcome, Destination
+from ...delivery.destination import DeliveryOutcome, Destination, Write
 from ...delivery.rejects import judged
 from ...delivery.window import Delivery
 from ...messages.message import Message
@@ -49,9 +49,8 @@ class Webhooks:
         self.name, self.clock = name, clock
         self._deliveries = Deliveries(settings.database)
         self._records = WebhookRecords(name, log, self._deliveries, clock)
+        self._subscribed = settings.subscriptions or {}
         try:
-            self._records.restore()
-            self._deliveries.subscriptions.follow_file(settings.subscriptions or {}, now=clock.now())
             self._dispatcher = Dispatcher(name, settings, clock)
         except ReplicationError:
             self._deliveries.close()
@@ -60,6 +59,10 @@ class Webhooks:
         self._recorded_filters: set[tuple[int, str | None]] = set()
         self._seen_change = -1
         self._subscriptions: list[StoredSubscription] = []
+
+    def restore(self, write: Write) -> None:
+        self._records.restore(write)
+        self._deliveries.subscriptions.follow_file(self._subscribed, now=self.clock.now())
         self._dispatcher.start()
 
     def start(self) -> None:
@@ -115,6 +118,8 @@ class Webhooks:
             self._dispatcher.take_rows(self._deliveries.enqueue(wanted, self.clock.now()))
             if any(delivery.message.replay is not None for delivery in batch):
                 self._records.record_deliveries()  # the request of a replay ends with the last outcome, and no position waits
+        except Fenced:
+            raise
         except Exception as error:
             if len(batch) > 1 and not isinstance(error, ReplicationError):
                 return [outcome for delivery in batch for outcome in self._accept([delivery])]

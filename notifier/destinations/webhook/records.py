@@ -21,7 +21,7 @@ from hgext.vcsreplicator.words.records import DESTINATION_GROUP
 from hgext.vcsreplicator.words.shape import extensible, to_json
 
 from ...clients.database import read_storable
-from ...delivery.destination import DATABASE_KEY
+from ...delivery.destination import DATABASE_KEY, Write
 from .deliveries import Deliveries, OwedDelivery
 from .subscriptions import SubscriptionRecord
 
@@ -54,13 +54,14 @@ class WebhookRecords:
         self._mark: tuple[object, ...] | None = None
         self._reached = -1
 
-    def restore(self) -> None:
+    def restore(self, write: Write) -> None:
         """Bring the database and the log in line, at a start.
 
         The database that the log names is at least as new as the log. Any other one, also an older copy of it, is emptied and
         filled from the log. Where the log names none, an earlier release made the database: then all of it goes into the log.
-        Raises BadConfig if the topic is missing.
+        From now on all records go to `write`, whose errors reach the caller. Raises BadConfig if the topic is missing.
         """
+        self._write = write
         named, subscriptions, owed = self._read()
         own, reached = self._deliveries.read_identity(), self._deliveries.read_reached()
         stored = self._log.stored(f"{DESTINATION_GROUP}{self._name}", NOTICES).get(0, 0)
@@ -130,7 +131,7 @@ class WebhookRecords:
         """Append all of these, but for what the topic refuses as too large."""
         while records:
             try:
-                self._log.append(records)
+                self._write(records)
                 return
             except TooLarge as error:
                 refused = {each.key for each in error.records}

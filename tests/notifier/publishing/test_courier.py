@@ -23,7 +23,7 @@ from hgext.vcsreplicator.words.records import ErrorRecord, Notice, ServiceReport
 from hgext.vcsreplicator.words.retry import RECONNECT
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from notifier.clients.database import NOWHERE
-from notifier.delivery.destination import DeliveryOutcome
+from notifier.delivery.destination import DeliveryOutcome, Write
 from notifier.delivery.window import Delivery
 from notifier.destinations.state import Kind, StateDatabase
 from notifier.messages import message as notifier_message
@@ -61,9 +61,12 @@ class Log(MemoryLog):
     def append(self, messages: Sequence[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:
         if self.away or (self.errors_away and any(message.topic == ERRORS for message in messages)):
             raise Unavailable("the log is away")
+        return super().append(messages, timeout=timeout)
+
+    def commit(self, identity: str, epoch: int, messages: Sequence[NewRecord], *rest: Any) -> list[tuple[int, int]]:
         if self.answers_away and any(message.topic == NOTIFIER for message in messages):
             raise Unavailable("the log is away")
-        return super().append(messages, timeout=timeout)
+        return super().commit(identity, epoch, messages, *rest)
 
     def beginnings(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
         return {0: self.beginning} if topic == NOTICES else super().beginnings(topic, partitions)
@@ -470,7 +473,7 @@ def test_a_skip_outlives_the_notifiers_file(turns: Turns) -> None:
     turns.ask(Kind.SKIP)
     turns.take(2)
     with closing(StateDatabase(NOWHERE)) as new:
-        restore_requests("it", turns.log, new)
+        restore_requests("it", turns.log, new, turns.log.append)
         assert [each.kind for each in new.list_records("it")] == ["skip"]
         assert len(new.skipped("it", 0)) == 1
 
@@ -1167,28 +1170,36 @@ def test_of_two_notifiers_the_older_sends_nothing_and_moves_no_position(turns: T
     second.state.close()
 
 
-class Keeping(Scripted):
-    """A destination that notes up to where it put into the log what it owes."""
+def test_a_fenced_notifier_answers_no_request_in_the_log(turns: Turns) -> None:
+    """Another notifier carries it out, and its answer would be overwritten."""
+    number = turns.ask(Kind.PAUSE)
+    StoredPosition("it", turns.log, turns.clock)
+    turns.clock.advance(2.0)  # it is not known yet that another one began
+    with pytest.raises(Fenced):
+        turns.loop.orders.carry_out_requests()
+    assert (turns.log.records(NOTIFIER), turns.state.requests.read(number).done_at) == ([], None)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.secured: list[int] = []
+
+class Keeping(Scripted):
+    """A destination that owes a record at its start, when another notifier begins."""
+
+    turns: Turns
+
+    def restore(self, write: Write) -> None:
+        StoredPosition("it", self.turns.log, self.turns.clock)
+        write([NewRecord(topic=NOTIFIER, key="owed/it/ci/m/", value=b"{}")])
 
     def secure(self, position: int) -> int:
-        self.secured.append(position)
         return position
 
 
 def test_a_fenced_notifier_puts_nothing_it_owes_into_the_log(tmp_path: Path) -> None:
     """Another one has delivered it, and would take it for owed at its next start."""
-    turns = Turns(tmp_path, destination := Keeping())
-    turns.take()
-    assert destination.secured == [0]
-    StoredPosition("it", turns.log, turns.clock)
-    turns.clock.advance(CHECK_EVERY)
+    destination = Keeping()
+    destination.turns = turns = Turns(tmp_path, destination)
     with pytest.raises(Fenced):
-        turns.loop.reader.store_position()
-    assert destination.secured == [0]
+        turns.courier.run(turns.stored)
+    assert turns.log.records(NOTIFIER) == []
     turns.state.close()
 
 

@@ -39,10 +39,10 @@ def test_requests_of_an_earlier_file_go_into_the_log_and_from_there_into_a_new_o
     state.requests.answer(paused, "paused", now=2.0)
     state.requests.ask("it", Kind.REPLAY, replay, who="erin", now=3.0)
     state.requests.ask("other", Kind.PAUSE, {}, who="dana", now=4.0)
-    restore_requests("it", log, state)
+    restore_requests("it", log, state, log.append)
     with closing(StateDatabase(NOWHERE)) as new:
-        restore_requests("it", log, new)
-        restore_requests("it", log, new)
+        restore_requests("it", log, new, log.append)
+        restore_requests("it", log, new, log.append)
         assert new.list_records("it") == state.list_records("it")
         assert (new.paused("it"), new.paused("other")) == (True, False)
         [waiting] = new.requests.list_open()
@@ -51,25 +51,25 @@ def test_requests_of_an_earlier_file_go_into_the_log_and_from_there_into_a_new_o
 
 def test_a_skip_is_known_to_a_new_file(log: MemoryLog, state: StateDatabase) -> None:
     record_requests(
-        "it", log, [a_request(Kind.SKIP, 1.0, done_at=2.0, result="skipped", skipped="m", skipped_offset=7)]
+        "it", log.append, [a_request(Kind.SKIP, 1.0, done_at=2.0, result="skipped", skipped="m", skipped_offset=7)]
     )
-    restore_requests("it", log, state)
+    restore_requests("it", log, state, log.append)
     assert (state.skipped("it", 7), state.skipped("it", 8)) == ({"m"}, set())
 
 
 def test_an_answer_that_only_the_log_has_is_not_given_twice(log: MemoryLog, state: StateDatabase) -> None:
     number = state.requests.ask("it", Kind.SKIP, {}, who="dana", now=1.0)
-    record_requests("it", log, [a_request(Kind.SKIP, 1.0, done_at=2.0, result="skipped m")])
-    restore_requests("it", log, state)
+    record_requests("it", log.append, [a_request(Kind.SKIP, 1.0, done_at=2.0, result="skipped m")])
+    restore_requests("it", log, state, log.append)
     assert state.requests.list_open() == []
     assert state.requests.read(number).result == "skipped m"
 
 
 def test_an_older_file_gets_the_newer_pause_from_the_log(log: MemoryLog, state: StateDatabase) -> None:
     state.requests.ask("it", Kind.PAUSE, {}, who="dana", now=1.0)
-    restore_requests("it", log, state)
-    record_requests("it", log, [a_request(Kind.RESUME, 2.0, done_at=2.0, result="resumed")])
-    restore_requests("it", log, state)
+    restore_requests("it", log, state, log.append)
+    record_requests("it", log.append, [a_request(Kind.RESUME, 2.0, done_at=2.0, result="resumed")])
+    restore_requests("it", log, state, log.append)
     assert not state.paused("it")
 
 
@@ -78,15 +78,15 @@ def test_a_follower_takes_what_came_since_and_everything_of_a_log_that_was_set_b
 ) -> None:
     follower = RequestFollower("it", log, state)
     follower.follow()
-    record_requests("it", log, [a_request(Kind.PAUSE, 1.0)])
-    record_requests("other", log, [a_request(Kind.PAUSE, 2.0)])
+    record_requests("it", log.append, [a_request(Kind.PAUSE, 1.0)])
+    record_requests("other", log.append, [a_request(Kind.PAUSE, 2.0)])
     former = log.copied(NOTIFIER)
-    record_requests("it", log, [a_request(Kind.PAUSE, 1.0, done_at=3.0, result="paused")])
+    record_requests("it", log.append, [a_request(Kind.PAUSE, 1.0, done_at=3.0, result="paused")])
     follower.follow()
     assert [each.result for each in state.list_records("it")] == ["paused"]
     log.restore(NOTIFIER, former)
     follower.follow()
-    record_requests("it", log, [a_request(Kind.RESUME, 4.0)])
+    record_requests("it", log.append, [a_request(Kind.RESUME, 4.0)])
     follower.follow()
     assert [each.kind for each in state.list_records("it")] == ["pause", "resume"]
 
@@ -99,6 +99,6 @@ GOOD = {"kind": "pause", "argument": "{}", "who": "dana", "asked_at": 1.0}
 )
 def test_a_request_that_cannot_be_read_stops_no_other(log: MemoryLog, state: StateDatabase, value: bytes) -> None:
     log.append([NewRecord(topic=NOTIFIER, key="request/it/0", value=value)])
-    record_requests("it", log, [a_request(Kind.PAUSE, 1.0)])
-    restore_requests("it", log, state)
+    record_requests("it", log.append, [a_request(Kind.PAUSE, 1.0)])
+    restore_requests("it", log, state, log.append)
     assert len(state.list_records("it")) == 1

@@ -30,10 +30,10 @@ from notifier.destinations.webhook.subscriptions import StoredSubscription, Subs
 from notifier.messages.message import messages
 from notifier.publishing.condition import PartedDestination
 from notifier.publishing.reading import describe_missing
-from testing.builders.log.memorylog import MemoryLog
 from testing.builders.notifier.endpoint import Endpoint, Reply, Request
-from testing.builders.notifier.notices import a_notice, an_event, publish, publish_pushes, with_topics
+from testing.builders.notifier.notices import a_notice, an_event, publish, publish_pushes
 from testing.builders.notifier.notifying import FAST, PUBLIC, Notifier
+from testing.builders.notifier.webhooks import open_webhooks
 from testing.clock import HandClock
 from testing.waiting import PATIENCE, eventually
 
@@ -547,7 +547,7 @@ def test_an_endpoint_that_fails_for_an_hour_gets_everything_in_order(
     clock = HandClock(time.time())
     with Endpoint(failing()) as endpoint:
         ladder = replace(settings, ladder=(0, 10, 60, 300, 1800, 7200), subscriptions={"a": to(endpoint)})
-        webhooks = ladder.open("hooks", clock, with_topics(MemoryLog()))
+        webhooks = open_webhooks(ladder, clock)
         try:
             for seq in (1, 2, 3):
                 [message] = messages(a_notice(an_event("x", seq)), seq, PUBLIC)
@@ -572,7 +572,7 @@ def test_a_clock_that_is_set_back_delays_no_repeat_by_as_much(
     clock = HandClock(time.time())
     with Endpoint(failing(1)) as endpoint:
         given = replace(settings, ladder=(0, 60), subscriptions={"a": to(endpoint)})
-        webhooks = given.open("hooks", clock, with_topics(MemoryLog()))
+        webhooks = open_webhooks(given, clock)
         try:
             webhooks.submit(a_delivery(1))
             webhooks.outcomes(0)
@@ -586,7 +586,7 @@ def test_a_clock_that_is_set_back_delays_no_repeat_by_as_much(
             else:
                 webhooks.close()
                 clock.set_back(30 * DAY)
-                webhooks = given.open("hooks", clock, with_topics(MemoryLog()))
+                webhooks = open_webhooks(given, clock)
                 eventually(
                     lambda: deliveries.newest()[0]["mature_at"] == pytest.approx(clock.now() + DAY, abs=1), timeout=15
                 )
@@ -610,7 +610,7 @@ def test_a_clock_that_is_set_forward_pauses_no_subscription(
 
     with Endpoint(reply) as endpoint:
         given = replace(settings, ladder=(0, 60, 60), subscriptions={"a": to(endpoint)})
-        webhooks = given.open("hooks", clock, with_topics(MemoryLog()))
+        webhooks = open_webhooks(given, clock)
         try:
             webhooks.submit(a_delivery(1))
             webhooks.outcomes(0)
@@ -646,9 +646,7 @@ def test_results_are_kept_if_the_database_fails_beside_the_clock(
     followed = Deliveries.follow_clock
     monkeypatch.setattr(Deliveries, "follow_clock", follow_clock)
     with Endpoint(reply) as endpoint:
-        webhooks = replace(settings, ladder=(0, 60), subscriptions={"a": to(endpoint)}).open(
-            "hooks", clock, with_topics(MemoryLog())
-        )
+        webhooks = open_webhooks(replace(settings, ladder=(0, 60), subscriptions={"a": to(endpoint)}), clock)
         try:
             webhooks.submit(a_delivery(1))
             webhooks.outcomes(0)
@@ -672,7 +670,7 @@ def test_a_dispatcher_that_fails_is_reported_until_it_works_again(
 
     monkeypatch.setattr(SubscriptionTable, "last_change", fail)
     clock = HandClock()
-    hooks = settings.open("hooks", clock, with_topics(MemoryLog()))
+    hooks = open_webhooks(settings, clock)
     assert isinstance(hooks, PartedDestination)
     try:
         assert hooks.find_troubles() == []
@@ -702,9 +700,7 @@ def test_what_comes_after_a_pause_is_not_attempted_during_loading(
 
     monkeypatch.setattr(SubscriptionTable, "all", read_slowly)
     with Endpoint() as paused, Endpoint() as other:
-        hooks = replace(settings, subscriptions={"a": to(paused)}).open(
-            "hooks", SystemClock(), with_topics(MemoryLog())
-        )
+        hooks = open_webhooks(replace(settings, subscriptions={"a": to(paused)}), SystemClock())
         try:
             assert has_read.wait(PATIENCE)
             deliveries.subscriptions.pause("a", "not now", who="dana", now=0.0)
@@ -729,7 +725,7 @@ def a_delivery(seq: int) -> Delivery:
 def test_message_counts_only_once_its_rows_are_committed(settings: WebhookSettings, deliveries: Deliveries) -> None:
     with Endpoint() as endpoint:
         stopped = to(endpoint)
-        hooks = replace(settings, subscriptions={"a": stopped}).open("hooks", SystemClock(), with_topics(MemoryLog()))
+        hooks = open_webhooks(replace(settings, subscriptions={"a": stopped}), SystemClock())
         deliveries.subscriptions.pause("a", "not now", who="dana", now=0.0)
         blocker = sqlite3.connect(settings.database, isolation_level=None)
         blocker.execute(
@@ -763,9 +759,7 @@ def test_rows_are_read_in_the_order_of_their_arrival(settings: WebhookSettings, 
 
 def test_hostile_text_of_one_message_costs_no_other_of_its_batch(settings: WebhookSettings) -> None:
     with Endpoint() as endpoint:
-        hooks = replace(settings, subscriptions={"a": to(endpoint)}).open(
-            "hooks", SystemClock(), with_topics(MemoryLog())
-        )
+        hooks = open_webhooks(replace(settings, subscriptions={"a": to(endpoint)}), SystemClock())
         for seq in (1, 2, 3):
             found = a_delivery(seq)
             hooks.submit(replace(found, message=replace(found.message, replay="\ud800" if seq == 2 else None)))
@@ -789,9 +783,7 @@ def test_a_subscription_that_an_operator_paused_is_reported_as_meant(
     settings: WebhookSettings, deliveries: Deliveries
 ) -> None:
     with Endpoint(lambda request: Reply()) as endpoint:
-        hooks = replace(settings, subscriptions={"a": to(endpoint)}).open(
-            "hooks", SystemClock(), with_topics(MemoryLog())
-        )
+        hooks = open_webhooks(replace(settings, subscriptions={"a": to(endpoint)}), SystemClock())
         assert isinstance(hooks, PartedDestination)
         try:
             assert hooks.find_troubles() == []

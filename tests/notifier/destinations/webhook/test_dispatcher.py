@@ -18,10 +18,10 @@ from notifier.destinations.webhook.deliveries import AttemptEnd, Deliveries
 from notifier.destinations.webhook.destination import Webhooks, WebhookSettings
 from notifier.destinations.webhook.subscription import Subscription
 from notifier.messages.message import messages
-from testing.builders.log.memorylog import MemoryLog
 from testing.builders.notifier.endpoint import Endpoint, Reply
-from testing.builders.notifier.notices import a_notice, an_event, with_topics
+from testing.builders.notifier.notices import a_notice, an_event
 from testing.builders.notifier.notifying import FAST, PUBLIC
+from testing.builders.notifier.webhooks import open_webhooks
 from testing.clock import HandClock
 from testing.waiting import eventually
 
@@ -39,7 +39,7 @@ class Dispatching:
 
     @contextmanager
     def running(self) -> Iterator[Webhooks]:
-        with closing(self.settings.open("hooks", self.clock, with_topics(MemoryLog()))) as webhooks:
+        with closing(open_webhooks(self.settings, self.clock)) as webhooks:
             yield webhooks
 
     def submit(self, webhooks: Webhooks, *seqs: int) -> None:

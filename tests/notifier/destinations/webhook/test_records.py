@@ -3,7 +3,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hgext.vcsreplicator.log import NOTICES, NOTIFIER, NewRecord, Record
-from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
+from hgext.vcsreplicator.words.errors import BadConfig, Fenced, Unavailable
 from hgext.vcsreplicator.words.records import DESTINATION_GROUP
 from hgext.vcsreplicator.words.shape import to_json
 from notifier.clients.database import NOWHERE
@@ -23,6 +23,7 @@ from notifier.destinations.webhook.signing import read_keys
 from notifier.destinations.webhook.subscription import Subscription
 from notifier.destinations.webhook.subscriptions import SubscriptionRecord, SubscriptionTable
 from notifier.messages.message import Message, messages
+from notifier.publishing.position import StoredPosition
 from testing.builders.log.memorylog import MemoryLog
 from testing.builders.notifier.notices import a_notice, an_event, with_topics
 from testing.builders.notifier.notifying import PUBLIC
@@ -40,13 +41,6 @@ class Hooks:
         self.log, self.clock = MemoryLog(), HandClock(1_000_000.0)
         with_topics(self.log)
         self.appends = Counter[str]()
-        append = self.log.append
-
-        def count(records: list[NewRecord], **more: float) -> list[tuple[int, int]]:
-            self.appends[records[0].topic] += 1
-            return append(records, **more)
-
-        self.log.append = count  # type: ignore[method-assign, assignment]
         self.delivered = Counter[Delivered]()
         self.deliveries = Deliveries(NOWHERE)
         self.notices: list[Message] = []
@@ -58,8 +52,14 @@ class Hooks:
 
     def start(self) -> None:
         """Start as the notifier does, and read on from the stored position."""
+        position = StoredPosition("hooks", self.log, self.clock)
+
+        def write(records: Sequence[NewRecord]) -> None:
+            self.appends[records[0].topic] += 1
+            position.write(records)
+
         self.records = WebhookRecords("hooks", self.log, self.deliveries, self.clock)
-        self.records.restore()
+        self.records.restore(write)
         self.read_to = self.stored
 
     def lose_folder(self) -> None:
@@ -283,7 +283,7 @@ def test_a_database_that_another_machine_has_overtaken_is_filled_again(hooks: Ho
     assert [each.name for each in hooks.deliveries.subscriptions.all()] == ["ci"]
 
 
-def test_a_notifier_that_goes_on_beside_its_successor_hides_nothing_owed(hooks: Hooks) -> None:
+def test_a_fenced_notifier_records_nothing_of_what_it_owes(hooks: Hooks) -> None:
     hooks.publish(2)
     hooks.deliver_all()
     hooks.publish(2)
@@ -294,7 +294,10 @@ def test_a_notifier_that_goes_on_beside_its_successor_hides_nothing_owed(hooks: 
     hooks.read()
     hooks.clock.advance(2 * SETTLES_WITHIN)
     hooks.store()
-    former.record_deliveries()
+    owed = hooks.log.records(NOTIFIER)
+    with pytest.raises(Fenced):
+        former.record_deliveries()
+    assert hooks.log.records(NOTIFIER) == owed
     hooks.lose_folder()
     assert sorted(row["sequence"] for row in hooks.deliveries.newest()) == [3, 4, 5, 6]
 
