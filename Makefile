@@ -98,7 +98,7 @@ test-versions: $(VENV)/installed-for-tests
 
 # `make faults SEED=7`: the campaign of a seed (tests/README.md); with `SEEDS=100` so many from there on.
 faults: $(VENV)/installed-for-tests
-	$(BIN)/python -m testing.campaign --seed $(or $(SEED),1) --seeds $(or $(SEEDS),1)
+	export TMPDIR=$${TMPDIR:-$(MEMORY)}; $(BIN)/python -m testing.campaign --seed $(or $(SEED),1) --seeds $(or $(SEEDS),1)
 
 # Style, types, tests and the documentation's site, side by side: a developer waits for the result.
 check: $(VENV)/installed-for-tests

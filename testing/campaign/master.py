@@ -11,7 +11,6 @@ from pathlib import Path
 from random import Random
 
 from hgext.vcsreplicator.log import EVENTS, NewRecord, partition_of
-from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import Event, Type
 from testing.builders.aggregator.chains import Chain
 from testing.campaign.history import Kind, Seen
@@ -109,8 +108,8 @@ class Relay(Process):
         if sent != outbox.places:
             outbox.places = [*sent]
             return
-        events = outbox.chain.events[len(sent) : len(sent) + self.chance.randint(1, 3)]
-        records = [NewRecord(topic=EVENTS, key=name, value=wire.encode(event)) for event in events]
+        values = outbox.values[len(sent) : len(sent) + self.chance.randint(1, 3)]
+        records = [NewRecord(topic=EVENTS, key=name, value=value) for value in values]
         places = self.log.append(records)
         if sent and places[0][1] <= sent[-1]:
             self._looked = float("-inf")  # the log lost what was sent before
@@ -121,10 +120,10 @@ class Relay(Process):
         count = self.log.partitions(EVENTS)
         ends = self.log.ends(EVENTS)
         self._looked = self.clock.monotonic()
-        keys = {(record.partition, record.offset): record.value for record in self.stage.log.records(EVENTS)}
+        found = {(record.partition, record.offset): record.value for record in self.stage.log.records(EVENTS)}
         for name, sent in self._sent.items():
-            partition, events = partition_of(name, count), self.stage.outboxes[name].chain.events
+            partition, values = partition_of(name, count), self.stage.outboxes[name].values
             for number, offset in enumerate(sent):
-                if offset >= ends[partition] or keys[partition, offset] != wire.encode(events[number]):
+                if offset >= ends[partition] or found[partition, offset] != values[number]:
                     del sent[number:]
                     break

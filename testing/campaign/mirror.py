@@ -105,6 +105,8 @@ class Pool:
 class Mirror(Process):
     """One mirror; `disk` and `aside` outlive a kill, as the notes in its folder do."""
 
+    pace = 6
+
     def __init__(self, stage: Stage, name: str, folder: Path) -> None:
         super().__init__(stage, name, folder)
         self.mirror = name.removeprefix("mirror-")

@@ -94,6 +94,8 @@ class Receiver:
 class Notifier(Process):
     """Stands by for some destinations, and delivers to the others; its state is in its folder."""
 
+    pace = 4
+
     def __init__(self, stage: Stage, name: str, folder: Path) -> None:
         super().__init__(stage, name, folder)
         self._opened = contextlib.ExitStack()

@@ -37,15 +37,16 @@ class Process(ABC):
     """One service on one machine, with a clock of its own; it has one life after the other.
 
     `begin` starts a life, `step` goes on with it; both may raise Killed. What a subclass keeps in memory it sets in `begin`.
+    `pace` is how many of its steps it makes at a time once nothing fails any more.
     """
+
+    pace = 1
 
     def __init__(self, stage: Stage, name: str, folder: Path) -> None:
         self.stage, self.name, self.folder = stage, name, folder
         self.clock, self.chance = HandClock(), Random(f"{stage.plan.seed} {name}")
         self.life, self.is_frozen, self.is_clock_still = 0, False, False
         self.stop = StillEvent()
-        # Some questions to the log have threads of their own, which nothing strikes: the order would not be repeatable.
-        self._thread = threading.get_ident()
         self.log: ProcessLog
         self._armed: list[_Armed] = []
         self._is_alive, self._rests_until, self._down_until = False, 0.0, 0
@@ -102,7 +103,7 @@ class Process(ABC):
         def gate(kind: Call) -> Callable[[], None]:
             if life != self.life or not self._is_alive:
                 raise Killed
-            after = self._strike(kind) if threading.get_ident() == self._thread else _nothing
+            after = self._strike(kind)
             if kind is not Call.ELSEWHERE and self.stage.is_log_away:
                 raise Unavailable("the log does not answer")
             return after

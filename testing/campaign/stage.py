@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
 from hgext.vcsreplicator.log import NOTICES, ROSTER, NewRecord, PartitionKey
+from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.roster import MirrorState, Roster
 from hgext.vcsreplicator.words.shape import from_json
@@ -22,10 +23,17 @@ class Outbox:
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
         self.places: list[int] = []
+        self._values: list[bytes] = []
 
     @property
     def is_deleted(self) -> bool:
         return bool(self.chain.events) and self.chain.events[-1].type is Type.DELETED
+
+    @property
+    def values(self) -> list[bytes]:
+        """The values of the records of its events."""
+        self._values += map(wire.encode, self.chain.events[len(self._values) :])
+        return self._values
 
 
 class Stage(ABC):

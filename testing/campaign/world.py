@@ -5,13 +5,16 @@ import random
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 from unittest import mock
 
 import structlog
 
+from hgext.vcsreplicator.aggregator import completeness
 from hgext.vcsreplicator.aggregator import standby as aggregator_standby
 from hgext.vcsreplicator.log import EVENTS, NOTICES, ROSTER, ROSTER_REQUESTS, NewRecord, topics
 from hgext.vcsreplicator.log import standby as log_standby
@@ -28,6 +31,8 @@ from testing.campaign.mirror import Mirror, SteppedSource
 from testing.campaign.notifier import DESTINATIONS, Notifier
 from testing.campaign.process import Process
 from testing.campaign.stage import Stage
+
+T = TypeVar("T")
 
 PARTITIONS = 2
 # Steps that everything gets, after the last fault, to settle.
@@ -73,7 +78,9 @@ class World(Stage):
                 self.master.push()
             able = [process for process in self.processes if process.can_step]
             if able:
-                self._chance.choice(able).go()
+                process = self._chance.choice(able)
+                for _ in range(process.pace if self.is_calm else 1):
+                    process.go()
 
     def settle(self) -> None:
         """Heal everything, and go on until nothing is left to do."""
@@ -163,9 +170,10 @@ def run(plan: Plan) -> Result:
         tempfile.TemporaryDirectory(prefix="campaign-") as folder,
         structlog.testing.capture_logs(),
         mock.patch.object(catchup, "Source", SteppedSource),
-        # As processes of other machines, whose end a standby cannot see.
-        mock.patch.object(aggregator_standby, "is_gone", return_value=False),
-        mock.patch.object(log_standby, "is_gone", return_value=False),
+        mock.patch.object(aggregator_standby, "is_gone", is_gone_here),
+        mock.patch.object(log_standby, "is_gone", is_gone_here),
+        # Threads would cost much, and their order would not be repeatable.
+        mock.patch.object(completeness, "ask_aside", ask_at_once),
     ):
         world = World(plan, Path(folder))
         try:
@@ -176,6 +184,21 @@ def run(plan: Plan) -> Result:
             world.close()
             random.setstate(before)
     return Result(plan=plan, history=world.history, violations=check(world.history, DESTINATIONS))
+
+
+def is_gone_here(instance: str) -> bool:
+    """All processes are on other machines: a standby cannot see their end."""
+    return False
+
+
+def ask_at_once(name: str, ask: Callable[[], T]) -> Future[T]:
+    """Answer at once, in place of `log.aside.ask_aside`; the process may be killed at that."""
+    answer = Future[T]()
+    try:
+        answer.set_result(ask())
+    except Exception as error:
+        answer.set_exception(error)
+    return answer
 
 
 def minimise(plan: Plan, *, fails: Callable[[Plan], bool] = lambda plan: bool(run(plan).violations)) -> Plan:
