@@ -4,8 +4,10 @@
 A checkpoint is written in the transaction that applied its event, and is the truth after any crash.
 """
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import field, replace
+from typing import Any
 
 from ..outbox.entry import NewestEvent
 from ..words.digest import START
@@ -18,6 +20,9 @@ FILE, MAGIC = REPLICA_FILE, b"VRL1"
 FORMER_KEPT = 16
 # Bytes of a record: a snapshot may move every bookmark.
 _LIMIT = 256 * 1024 * 1024
+# What most checkpoints have, once for all of them.
+_NOTHING_MOVED: Mapping[str, str | None] = {}
+_SETTINGS: dict[ClientSettings, ClientSettings] = {}
 
 
 class Checkpoint(NewestEvent):
@@ -55,10 +60,30 @@ class Checkpoint(NewestEvent):
         seq, *event = newest_known
         return seq == self.seq and event != [self.id, self.digest]
 
+    def __reduce__(self) -> "tuple[Callable[..., Checkpoint], tuple[Any, ...]]":
+        """Travel between processes as members alone: a mirror keeps a checkpoint of each repository."""
+        return _restore, tuple(_share(getattr(self, name)) for name in self.list_members())
+
 
 def checkpoint_of(record: bytes) -> Checkpoint:
     """Return the checkpoint in a record of the file; raises MalformedEvent."""
     return from_json(Checkpoint, record, limit=_LIMIT)
+
+
+def _restore(*members: Any) -> Checkpoint:
+    checkpoint = Checkpoint.__new__(Checkpoint)
+    for name, member in zip(Checkpoint.list_members(), members, strict=True):
+        object.__setattr__(checkpoint, name, _share(member))  # one by one, so that all share the names
+    return checkpoint
+
+
+def _share(member: Any) -> Any:
+    """Return an equal member that all checkpoints of this process share, if there is one."""
+    if type(member) is str:
+        return sys.intern(member)
+    if type(member) is ClientSettings:
+        return _SETTINGS.setdefault(member, member)
+    return _NOTHING_MOVED if member == _NOTHING_MOVED else member
 
 
 def before_first(repository: str, incarnation: str, path: str, generation: int) -> Checkpoint:
