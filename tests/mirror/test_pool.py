@@ -19,7 +19,7 @@ from hgext.vcsreplicator.mirror import pool as pools
 from hgext.vcsreplicator.mirror.nursery import ForkedProcess, Nursery
 from hgext.vcsreplicator.mirror.pool import Answered, Lane, WorkerPool
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
-from hgext.vcsreplicator.mirror.task import READY, Sweep
+from hgext.vcsreplicator.mirror.task import READY, Scan, Sweep
 from testing.clock import HandClock
 from testing.waiting import eventually
 from testing.warm import warm_starts
@@ -112,6 +112,15 @@ def test_a_worker_gets_its_first_task_when_it_is_ready(bench: Bench) -> None:
     assert worker is not None
     bench.pool.give(worker, "task")
     assert bench.arrived() == "task"
+
+
+def test_a_worker_that_found_all_repositories_ends_with_its_memory(bench: Bench) -> None:
+    worker = bench.pool.start(Lane.LIGHT)
+    assert bench.arrived() == READY
+    bench.pool.give(worker, Scan())
+    assert bench.arrived() == Scan()
+    worker.process.wait(60)
+    assert bench.pool.workers == []
 
 
 def test_a_worker_that_was_long_in_starting_is_used_when_it_is_ready(bench: Bench) -> None:

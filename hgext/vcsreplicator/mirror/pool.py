@@ -31,7 +31,7 @@ from ..words.retry import Backoff
 from .forking import can_fork
 from .nursery import ForkedProcess, Nursery, start
 from .settings import MirrorSettings
-from .task import READY
+from .task import READY, Scan
 
 WORKER = "hgext.vcsreplicator.hg.replica.worker"
 _KEPT = ("PATH", "PYTHONPATH", "HOME", "USER", "TZ", "TMPDIR", "HGMODULEPOLICY", "LD_LIBRARY_PATH", "LD_PRELOAD")
@@ -214,8 +214,11 @@ class WorkerPool:
             return
         if not worker.is_ready:
             self._delay_starts(worker.lane, "it ended before it was ready")
+        # After a scan a worker keeps the memory that it took for all repositories.
+        is_spent = (
+            answered.answer is None or isinstance(worker.busy, Scan) or getattr(answered.answer, "is_spent", False)
+        )
         worker.busy = None
-        is_spent = answered.answer is None or getattr(answered.answer, "is_spent", False)
         if is_spent or worker.is_slow or worker.tasks >= self._settings.recycle_after:
             self._end_worker(worker)
 
