@@ -177,7 +177,7 @@ def test_a_demo_in_a_new_folder_may_fill_its_roots_from_an_earlier_log(
         opened.append([NewRecord(topic=STATE, key=chain.repository, value=to_json(state))])
         table = read_table(opened, ACKS, STATE)
     root = MountedRoot(MirrorSettings(name="alpha", root=f"{tmp_path}/new/repos/alpha"))
-    root.refuse_empty({chain.repository: chain.ack("alpha", 1)}, table)
+    root.refuse_empty(lambda: {chain.repository: chain.ack("alpha", 1)}, table)
 
 
 @pytest.mark.parametrize("name", ['a"b', "a\\b", "a%20b", "a#b", "a?b", "a=b", "a\nb", "a\udcff"])

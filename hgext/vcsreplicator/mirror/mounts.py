@@ -36,7 +36,7 @@ class MountedRoot:
         number = os.statvfs(settings.root).f_fsid
         self.file_system = f"{number:x}" if number else None
 
-    def refuse_empty(self, acks: Mapping[str, Ack], table: Table) -> None:
+    def refuse_empty(self, read_acks: Callable[[], Mapping[str, Ack]], table: Table) -> None:
         """Raise Unavailable if the root is perhaps an empty mount point.
 
         The log says what the mirror had. An empty root is allowed on the file system that the mirror's last heartbeat names: there
@@ -49,7 +49,7 @@ class MountedRoot:
             return
         if _may_have_repositories(os.path.realpath(settings.root), os.path.realpath(settings.folder)):
             return
-        names = [repository for repository, ack in acks.items() if ack.applied > 0]
+        names = [repository for repository, ack in read_acks().items() if ack.applied > 0]
         states = (try_json(RepositoryState, table.value(STATE, name)) for name in names)
         had = sum(state is not None and not state.deleted for state in states)
         beat = try_json(MirrorHeartbeat, table.value(ACKS, settings.name))

@@ -177,15 +177,28 @@ def _prepare(
     """Start the workers, combine disk and log; return False if stopped."""
     if not pool.prepare(stop):
         raise BadConfig("mirror: its workers cannot start; their output says why")
-    found = _scan(pool, inbox, stop)
-    if found is None:
+    if not _adopt_found(supervisor, pool, own_acks, inbox, stop):
         return False
-    supervisor.startup.adopt_all(found, own_acks)
     for topic, key in [place for place in table.records if place[0] == STATE]:
         # What is taken over makes room.
         supervisor.control.load(STATE, key, table.records.pop((topic, key)).value)
     supervisor.startup.prune_deletions(own_acks)
     pool.fill()
+    return True
+
+
+def _adopt_found(
+    supervisor: Supervisor,
+    pool: WorkerPool,
+    own_acks: Mapping[str, Ack],
+    inbox: "queue.SimpleQueue[SupervisorMessage]",
+    stop: threading.Event,
+) -> bool:
+    """Take what is on the disk, and keep no other list of it; return False if stopped."""
+    found = _scan(pool, inbox, stop)
+    if found is None:
+        return False
+    supervisor.startup.adopt_all(found, own_acks)
     return True
 
 
@@ -280,7 +293,7 @@ def _open_seals(
     if beat is not None and not seals.is_own(beat):
         del table.records[ACKS, settings.name]  # another program's: it says nothing of this root
     with _naming_folder(settings, "root", settings.root):
-        root.refuse_empty(_read_acks(settings, records), table)
+        root.refuse_empty(partial(_read_acks, settings, records), table)
     return seals, *seals.choose(table, records)
 
 
