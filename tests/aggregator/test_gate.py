@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hgext.vcsreplicator.aggregator.gate import AckGate, GateVerdict
+from hgext.vcsreplicator.aggregator.gate import ASKED, LONGEST, AckGate, GateVerdict
 from hgext.vcsreplicator.aggregator.loading import GROUP
 from hgext.vcsreplicator.aggregator.loop import read_state
 from hgext.vcsreplicator.aggregator.session import Session
@@ -91,8 +91,12 @@ class Installation:
 
     def alarms(self) -> str:
         """The alarms of the newest heartbeat."""
+        return "\n".join(self.beat().alarms)
+
+    def beat(self) -> AggregatorHeartbeat:
+        """The newest heartbeat."""
         beats = [record for record in self._records(STATE) if record.key == AGGREGATOR]
-        return "\n".join(from_json(AggregatorHeartbeat, beats[-1].value or b"").alarms)
+        return from_json(AggregatorHeartbeat, beats[-1].value or b"")
 
     def _records(self, topic: str) -> list[Any]:
         return list(read_records(self.log, find_beginnings(self.log, topic)))
@@ -256,6 +260,24 @@ def test_a_sealed_record_that_was_changed_does_not_count(memory: Installation, t
     memory.turn()
     assert memory.level("beta", chain) == (1, 0)
     assert len(memory.rejects()) == 1
+
+
+def test_a_mirror_is_asked_for_what_another_program_overwrote(memory: Installation, tmp_path: Path) -> None:
+    alpha, _ = keyed(memory, tmp_path, "alpha", "beta")
+    chains = [Chain(str(number)) for number in range(ASKED + 5)]
+    keys = ["alpha", "beta/" + "b" * LONGEST, *(f"alpha/{chain.repository}" for chain in chains)]
+    memory.log.append([NewRecord(topic=ACKS, key=key, value=b"{}") for key in keys])
+    memory.turn()
+    asked = keys[2:]
+    assert memory.beat().overwritten == tuple(asked[:ASKED])
+    memory.stop()
+    memory.turn()
+    assert memory.beat().overwritten == tuple(asked[:ASKED]), "also after a restart"
+    send(memory.log, [event for chain in chains for event in chain.take(1)])
+    for chain in chains[:ASKED]:
+        alpha.ack(chain.ack("alpha", 1))
+    memory.turn()
+    assert memory.beat().overwritten == tuple(asked[ASKED:])
 
 
 @pytest.mark.parametrize("restarts", [False, True])

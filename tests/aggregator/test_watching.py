@@ -11,7 +11,7 @@ from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.aggregator.watching import AGAIN
 from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, STATE, NewRecord, partition_of, topics
 from hgext.vcsreplicator.words.errors import Unavailable
-from hgext.vcsreplicator.words.records import AggregatorHeartbeat, Notice
+from hgext.vcsreplicator.words.records import AggregatorHeartbeat, MirrorHeartbeat, Notice
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.aggregator.aggregating import ask, send
@@ -83,6 +83,26 @@ def test_a_topic_whose_end_is_not_known_does_not_end_the_session(log: Silent, to
         log.silent.clear()
         log.step(session)
         assert log.beat().notices == 3
+
+
+def test_a_heartbeat_says_which_mirrors_have_two_instances(log: Silent) -> None:
+    def beat(mirror: str, instance: str) -> int:
+        value = to_json(MirrorHeartbeat(mirror=mirror, time=1.0, positions={}, version="1", instance=instance))
+        [(_, offset)] = log.append([NewRecord(topic=ACKS, key=mirror, value=value)])
+        log.step(session)
+        return offset
+
+    with log.session() as session:
+        for instance in ("a@here", "a@here", ""):
+            beat("alpha", instance)
+        beat("stranger", "a@here")
+        beat("stranger", "b@there")
+        assert log.beat().namesakes is None
+        there = beat("alpha", "b@there")
+        here = beat("alpha", "a@here")
+        assert log.beat().namesakes == {"alpha": {"b@there": there, "a@here": here}}
+        newest = beat("alpha", "c" * 300)
+        assert log.beat().namesakes == {"alpha": {"a@here": here, "c" * 200: newest}}
 
 
 def test_a_loss_of_state_that_was_not_looked_for_is_mended_after_a_kill(log: Silent) -> None:

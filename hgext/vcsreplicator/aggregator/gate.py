@@ -11,6 +11,7 @@ A change of the keys is decided like any other change of the roster, and ends th
 
 import enum
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,8 @@ logger = structlog.get_logger()
 
 # Seconds for which an alarm names a foreign record after the mirror has overwritten it.
 SHOWN = 3600.0
+# How many keys a mirror is asked for at a time, and the characters of the longest of them.
+ASKED, LONGEST = 20, 200
 
 
 class GateVerdict(enum.StrEnum):
@@ -143,6 +146,19 @@ class AckGate:
         shown = {key: each for key, each in self.foreign.items() if each.is_open or now - each.found < SHOWN}
         self.foreign = shown
         return shown
+
+    def list_overwritten(self) -> tuple[str, ...]:
+        """Return keys whose record its mirror must write again, the first found of each mirror.
+
+        Heartbeats are not among them: another one follows anyway.
+        """
+        counts, found = Counter[str](), []
+        for key, each in self.foreign.items():
+            name, _, repository = key.partition("/")
+            if each.is_open and repository and len(key) <= LONGEST and counts[name] < ASKED:
+                counts[name] += 1
+                found.append(key)
+        return tuple(found)
 
     def find_unsealed(self, roster: Roster) -> list[str]:
         """Return the names of the mirrors that write, and have sealed nothing.

@@ -170,6 +170,8 @@ class Watch:
             partitions=self._log.partitions(EVENTS),
             instance=self._instance,
             ended=ended,
+            overwritten=self._gate.list_overwritten(),
+            namesakes=aggregation.levels.list_namesakes() or None,
         )
         return NewRecord(topic=STATE, key=AGGREGATOR, value=to_json(beat))
 

@@ -197,7 +197,9 @@ class AggregatorHeartbeat:
     record does not say. `cut` has the
     partitions of `events` that lost their newest records and are being reread, partition → where it ended then: an aggregator that
     starts continues there. `partitions` is how many of that topic the aggregator reads. `instance` names the aggregator's process,
-    and `ended` says that this is its last heartbeat, so that another one need not wait.
+    and `ended` says that this is its last heartbeat, so that another one need not wait. `overwritten` are keys of `acks` whose
+    mirror must write its record again, because another program wrote the newest. `namesakes` has, by mirror, the last two instances
+    that sent its heartbeats, if there are two: instance → the offset in `acks` of its newest.
     """
 
     time: Time
@@ -210,6 +212,8 @@ class AggregatorHeartbeat:
     partitions: Count | None = None
     instance: str | None = None
     ended: bool = False
+    overwritten: tuple[str, ...] = ()
+    namesakes: Mapping[str, Mapping[str, Count]] | None = None
 
 
 @extensible

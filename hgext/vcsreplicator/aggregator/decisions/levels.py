@@ -15,16 +15,21 @@ from .membership import RosterMembership
 from .memory import Memory, RecordOutcome
 from .standing import Standing
 
+# Characters of a mirror's instance that are kept.
+INSTANCE_KEPT = 200
+
 
 class MirrorLevels:
     """Takes levels and heartbeats.
 
-    `formats` says by mirror which members of an ack it knows.
+    `formats` says by mirror which members of an ack it knows. `instances` has by mirror the last two that sent heartbeats, each
+    with the offset of its newest.
     """
 
     def __init__(self, memory: Memory, membership: RosterMembership) -> None:
         self._memory, self._membership = memory, membership
         self.formats: dict[str, int] = {}
+        self.instances: dict[str, dict[str, int]] = {}
         # Levels cannot be compared before everything is loaded.
         self.is_loaded = False
 
@@ -57,9 +62,23 @@ class MirrorLevels:
                 if beat.mirror != mirror:
                     raise MalformedEvent("key and value name different mirrors")
                 self.formats[mirror] = beat.format
+                if beat.instance:
+                    self._hear(mirror, beat.instance[:INSTANCE_KEPT], record.offset)
         except Rejected as error:
             return self.refuse(record, str(error), now)
         return RecordOutcome.TAKEN
+
+    def _hear(self, mirror: str, instance: str, offset: int) -> None:
+        known = self.instances.setdefault(mirror, {})
+        known.pop(instance, None)
+        known[instance] = offset
+        if len(known) > 2:
+            del known[next(iter(known))]
+
+    def list_namesakes(self) -> dict[str, dict[str, int]]:
+        """Return, by mirror of the roster, its `instances` if there are two."""
+        names = [mirror.name for mirror in self._membership.roster.mirrors]
+        return {name: known for name in names if len(known := self.instances.get(name, {})) > 1}
 
     def _take_level(self, mirror: str, name: str, value: bytes | None, serial: int | None) -> str | None:
         """Take a level; return why it is ignored, if that is certain."""
