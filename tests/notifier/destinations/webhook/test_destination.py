@@ -431,7 +431,7 @@ def test_message_is_walked_once_for_all_filters(settings: WebhookSettings, templ
         for number in range(100)
     }
     [message] = messages(a_notice(), 0, PUBLIC)
-    hooks = replace(settings, subscriptions=wanted).open("hooks", HandClock(), with_topics(MemoryLog()))
+    hooks = open_webhooks(replace(settings, subscriptions=wanted), HandClock())
     with closing(hooks):
         hooks.submit(Delivery(number=1, message=replace(message, data=WalkedDict(message.data)), attempt=1))
         assert [each.error for each in hooks.outcomes(0)] == [None]
