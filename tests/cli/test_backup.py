@@ -309,3 +309,66 @@ def test_a_restore_that_was_killed_anywhere_is_run_again(
     assert lives > 10
     assert files_of(host.folder / "repos") == files_of(other.folder / "repos")
     assert other.count_events() == 1
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A folder that is no part of an installation."""
+    (tmp_path / "outside").mkdir(mode=0o700)
+    return tmp_path / "outside"
+
+
+@pytest.mark.parametrize("place", ["repos", "repos/group", "repos/group/first/.hg", "blobs", "blobs/ab"])
+def test_a_restore_writes_nothing_through_a_link(copy: Path, tmp_path: Path, outside: Path, place: str) -> None:
+    other = Host(tmp_path / "other").set_up()
+    (other.folder / place).parent.mkdir(parents=True, exist_ok=True)
+    if place.startswith("repos/"):
+        (other.folder / "repos/.vcsreplicator-restoring").touch()
+    (other.folder / place).symlink_to(outside)
+    refused = other.refuse("restore", copy)
+    assert "then restore again" in refused
+    assert str(other.folder / place) in refused
+    assert sorted(outside.rglob("*")) in ([], [outside / ".vcsreplicator-restoring"])
+    assert outside.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_restore_changes_no_mode_of_a_file_that_a_link_names(copy: Path, tmp_path: Path, outside: Path) -> None:
+    other = Host(tmp_path / "other").set_up()
+    (outside / "secret").write_text("private")
+    (outside / "secret").chmod(0o400)
+    (other.folder / "aggregator.key").symlink_to(outside / "secret")
+    assert "then restore again" in other.refuse("restore", copy)
+    assert (outside / "secret").stat().st_mode & 0o777 == 0o400
+
+
+def test_accounts_begin_no_restore_over_what_they_made(
+    host: Host, copy: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = host.folder / "repos/.vcsreplicator-restoring"
+    mark.symlink_to(outside / "made")
+    assert "restore replaces no repositories" in host.refuse("restore", copy)
+    assert not (outside / "made").exists()
+    mark.unlink()
+    mark.touch()
+    monkeypatch.setattr(os, "geteuid", lambda: mark.stat().st_uid + 1)
+    assert "restore replaces no repositories" in host.refuse("restore", copy)
+
+
+def test_a_copy_does_not_say_which_hgrc_is_written(host: Host, tmp_path: Path) -> None:
+    hgrc = tmp_path / "hgrc"
+    hgrc.write_text("[ui]\n")
+    host.do("backup", tmp_path / "copy", "--repositories", "none", "--hgrc", hgrc)
+    hgrc.unlink()
+    other = Host(tmp_path / "other").set_up()
+    assert f"to restore it, add --hgrc {hgrc}" in other.do("restore", tmp_path / "copy")
+    assert not hgrc.exists()
+    other.do("restore", tmp_path / "copy", "--hgrc", hgrc)
+    assert hgrc.exists()
+
+
+def test_a_restored_file_runs_with_the_rights_of_its_user(host: Host, tmp_path: Path) -> None:
+    (host.folder / "blobs" / BLOB).chmod(0o4755)
+    host.do("backup", tmp_path / "copy", "--repositories", "none")
+    other = Host(tmp_path / "other").set_up()
+    other.do("restore", tmp_path / "copy")
+    assert (other.folder / "blobs" / BLOB).stat().st_mode & 0o7777 == 0o755

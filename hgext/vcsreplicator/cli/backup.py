@@ -20,13 +20,10 @@ from ..log.sqlite.copying import read_ends
 from ..words.clock import DAY, SystemClock
 from ..words.errors import BadConfig, Refused
 from ..words.version import VERSION
-from .backup_contents import Part, PartKind, list_left_out, list_parts
+from .backup_contents import USUAL_HGRC, Part, PartKind, list_left_out, list_parts
 from .backup_copy import PARTS, CopyWriter, Manifest, as_data, check_files, read_manifest
 from .display import print_json
 from .options import relay_of, with_config, with_json
-
-# The hgrc that `setup` writes.
-_USUAL_HGRC = ("/etc/mercurial/master.hgrc", "/etc/mercurial/mirror.hgrc")
 
 
 class Repositories(enum.StrEnum):
@@ -69,7 +66,7 @@ def command(
         return
     if repositories is None and "relay" in config.tables:
         raise Refused("--repositories: expected copy, print or none, because this file has a master")
-    files = files or tuple(filter(os.path.exists, _USUAL_HGRC))
+    files = files or tuple(filter(os.path.exists, USUAL_HGRC))
     with_roots = repositories == Repositories.COPY
     parts = tuple(list_parts(config, files, with_roots=with_roots, with_secrets=secrets))
     left_out = tuple(list_left_out(config, with_roots=with_roots, with_secrets=secrets))

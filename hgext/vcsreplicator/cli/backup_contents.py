@@ -12,6 +12,9 @@ from ..config import Config
 from .config_rights import list_needed
 from .options import mirror_settings, relay_of
 
+# The hgrc that `setup` writes.
+USUAL_HGRC = ("/etc/mercurial/master.hgrc", "/etc/mercurial/mirror.hgrc")
+
 
 class PartKind(enum.StrEnum):
     """How a part is copied."""

@@ -6,7 +6,9 @@ import fcntl
 import grp
 import os
 import pwd
-from collections.abc import Iterator, Mapping
+import shlex
+import stat
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -14,8 +16,9 @@ import click
 from ..config import Config, load
 from ..log.ownership import make_folders
 from ..log.sqlite.copying import refuse_open
-from ..words.errors import Refused
-from .backup_contents import Part, PartKind, list_parts
+from ..outbox.folder import open_below, open_regular
+from ..words.errors import Refused, visible
+from .backup_contents import USUAL_HGRC, Part, PartKind, list_parts
 from .backup_copy import PARTS, CopiedEntry, Manifest, check_files, copy_file, hash_file, read_entries, read_manifest
 from .options import mirror_settings, relay_of, with_config_file
 
@@ -31,44 +34,47 @@ _NEXT = (
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path())
 @click.option("--replace", is_flag=True, help="Replace files that are there and differ; never repositories.")
+@click.option("--hgrc", "files", multiple=True, metavar="FILE", help="An hgrc to restore. Default: those of `setup`.")
 @with_config_file
-def command(file: str, folder: str, replace: bool) -> None:
+def command(file: str, folder: str, replace: bool, files: Sequence[str]) -> None:
     """Put the copy in DIR, made by `vcsreplicator backup`, in place, with owners and modes.
 
-    Each part goes where the services' file of this machine says; without such a file, where it was. Stop all services and
-    servers first. If you interrupt the command, run it again.
+    Each part goes where the services' file of this machine says; without such a file, where it was. Restore no copy that
+    strangers could write: it has files by which programs run. Stop all services and servers first. If you interrupt the
+    command, run it again.
     """
     folder = os.path.abspath(folder)
     manifest = read_manifest(folder)
     check_files(folder, manifest)
     copied = os.path.join(folder, PARTS, "configuration")
     config = load(file if os.path.exists(file) else copied)
-    places = _find_places(config, manifest, file)
+    places = _find_places(config, manifest, file, files or USUAL_HGRC)
     with _stopped(config):
         _refuse_present(folder, manifest, places, replace=replace)
         for part in places.values():
             if part.kind is PartKind.ROOT:
                 make_folders(part.path)
-                Path(part.path, _UNFINISHED).touch()
+                os.close(open_regular(os.path.join(part.path, _UNFINISHED), os.O_WRONLY | os.O_CREAT))
         for entry in read_entries(folder, manifest):
             if owning := places.get(entry.name.partition("/")[0]):
-                _put(os.path.join(folder, PARTS, entry.name), _place(owning, entry), entry, owning.kind)
+                _put(os.path.join(folder, PARTS, entry.name), owning, entry)
         os.sync()
         for part in places.values():
             if part.kind is PartKind.ROOT:
-                os.unlink(os.path.join(part.path, _UNFINISHED))
+                Path(part.path, _UNFINISHED).unlink(missing_ok=True)
     for part in manifest.parts:
         if part.name in places:
             click.echo(f"{part.key}: {places[part.name].path}")
+        elif part.key.startswith("hgrc."):
+            click.echo(f"{part.key}: not restored; to restore it, add --hgrc {visible(shlex.quote(part.path))}")
         else:
             click.echo(f"{part.key}: not restored, because {file} is there and does not name a place for it")
     for text in (*(f"not in the copy: {each}" for each in manifest.left_out), *_NEXT):
         click.echo(text)
 
 
-def _find_places(config: Config, manifest: Manifest, file: str) -> Mapping[str, Part]:
+def _find_places(config: Config, manifest: Manifest, file: str, hgrc: Sequence[str]) -> Mapping[str, Part]:
     """Return by the name of its copy where each part goes here."""
-    hgrc = [part.path for part in manifest.parts if part.key == f"hgrc.{part.path}"]
     here = {part.key: part for part in list_parts(config, hgrc, with_roots=True, with_secrets=True)}
     here["configuration"] = Part(key="configuration", path=os.path.abspath(file), kind=PartKind.FILE)
     if os.path.exists(file):  # it says where all else goes
@@ -113,7 +119,7 @@ def _refuse_present(folder: str, manifest: Manifest, places: Mapping[str, Part],
     for part in places.values():
         if part.kind is PartKind.ROOT and os.path.isdir(part.path):
             names = os.listdir(part.path)
-            if names and _UNFINISHED not in names:
+            if names and not _is_unfinished(part.path):
                 raise Refused(
                     f"{part.path}: holds {names[0]}; move what is in it to a place outside all roots: restore replaces no "
                     "repositories"
@@ -131,6 +137,15 @@ def _refuse_present(folder: str, manifest: Manifest, places: Mapping[str, Part],
             raise Refused(f"{found.path}: is there, and is not what was copied; add --replace to replace it")
 
 
+def _is_unfinished(root: str) -> bool:
+    """Return whether this user's restore began here; accounts may write there, too."""
+    try:
+        found = os.lstat(os.path.join(root, _UNFINISHED))
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
+
+
 def _is_there(path: str, entry: CopiedEntry) -> bool:
     try:
         return hash_file(path) == (entry.size, entry.sha256)
@@ -138,25 +153,36 @@ def _is_there(path: str, entry: CopiedEntry) -> bool:
         return False
 
 
-def _place(part: Part, entry: CopiedEntry) -> str:
-    _, is_inner, inner = entry.name.partition("/")
-    return os.path.join(part.path, inner) if is_inner else part.path
+def _put(source: str, part: Part, entry: CopiedEntry) -> None:
+    """Put an entry in place, whole or not at all; what is there already only gets owner and mode.
+
+    Raises Refused where that fails, also for a link in place of a folder: accounts may write in folders that have their rights.
+    """
+    above, name = os.path.split(part.path)
+    _, *inner = entry.name.split("/")
+    *folders, last = (name, *inner)
+    if not os.path.isdir(above):
+        make_folders(above)
+    try:
+        with open_below(above, folders) as folder:
+            _put_below(f"/proc/self/fd/{folder}/{last}", source, entry, part.kind)
+    except OSError as error:
+        place = os.path.join(part.path, *inner)
+        raise Refused(f"{place}: {error.strerror}; remove the cause, then restore again") from error
 
 
-def _put(source: str, target: str, entry: CopiedEntry, kind: PartKind) -> None:
-    """Put an entry in place, whole or not at all; what is there already only gets owner and mode."""
-    parent, name = os.path.split(target)
-    if not os.path.isdir(parent):
-        make_folders(parent)
+def _put_below(target: str, source: str, entry: CopiedEntry, kind: PartKind) -> None:
+    """Put an entry into a folder that is open, by its path in /proc."""
     if entry.sha256 is None and entry.target is None:
-        if not os.path.isdir(target):
+        with contextlib.suppress(FileExistsError):
             os.mkdir(target, 0o700)
         _give(target, entry)
         return
     if entry.sha256 is not None and _is_there(target, entry):
         _give(target, entry)
         return
-    made = os.path.join(parent, f".{name}.restoring")
+    parent, name = os.path.split(target)
+    made = f"{parent}/.{name}.restoring"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(made)
     if entry.target is not None:
@@ -172,11 +198,18 @@ def _put(source: str, target: str, entry: CopiedEntry, kind: PartKind) -> None:
 
 
 def _give(path: str, entry: CopiedEntry) -> None:
-    """Give owner and mode; only root can give files to other users."""
-    if os.geteuid() == 0:
-        os.chown(path, *_find_owner(entry), follow_symlinks=False)
-    if entry.target is None:
-        os.chmod(path, entry.mode)
+    """Give owner and mode; only root can give files to other users. Raises OSError, also for a link in place of a file."""
+    owner = _find_owner(entry) if os.geteuid() == 0 else (-1, -1)
+    if entry.target is not None:
+        os.chown(path, *owner, follow_symlinks=False)
+        return
+    is_folder = os.O_DIRECTORY if entry.sha256 is None else 0
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | is_folder)
+    try:
+        os.fchown(file, *owner)
+        os.fchmod(file, entry.mode if is_folder else entry.mode & 0o777)
+    finally:
+        os.close(file)
 
 
 def _find_owner(entry: CopiedEntry) -> tuple[int, int]:

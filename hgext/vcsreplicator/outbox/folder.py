@@ -14,10 +14,23 @@ from pushlog.store.appendfile import open_regular as open_regular
 from pushlog.store.appendfile import walk as walk
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from pushlog.store.appendfile import Folder
 
 # Bytes that are read of a file: a foreign or damaged repository may hold a huge one.
 FILE_LIMIT = 1 << 13
+
+
+@contextlib.contextmanager
+def open_below(top: str, folders: Iterable[str]) -> Iterator[int]:
+    """Open folder after folder below `top`, and give the last one open; raise OSError for a link in place of one."""
+    opened = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with walk(opened, folders) as place:
+            yield place
+    finally:
+        os.close(opened)
 
 
 class Store:

@@ -4,15 +4,13 @@
 They may put a link in place of a file or folder at any time: each is opened without following one, and changed as it was opened.
 """
 
-import contextlib
 import errno
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import PurePath
 
-from pushlog.store.appendfile import walk
-
+from ...outbox.folder import open_below
 from ...words.errors import Refused, visible
 
 _IS_NO_FILE = (errno.ELOOP, errno.ENOENT, errno.ENXIO)
@@ -23,7 +21,7 @@ def give_repository(root: str, folder: str, user: int, group: int) -> None:
 
     Raises OSError, also where a link is in place of a folder above the repository, and Refused if its folders are too deep.
     """
-    with _open_folder(root, folder) as place:
+    with open_below(root, PurePath(folder).relative_to(root).parts) as place:
         try:
             for path, _, names, inside in os.fwalk(".", dir_fd=place):  # without links
                 os.fchown(inside, user, group)
@@ -44,19 +42,9 @@ def _give_file(folder: int, name: str, user: int, group: int, *, is_hgrc: bool) 
 
 def close_hgrc(root: str, folder: str) -> None:
     """Let only its owner write the hgrc of a repository below `root`; raises OSError as above."""
-    with _open_folder(root, os.path.join(folder, ".hg")) as place:
+    with open_below(root, PurePath(folder, ".hg").relative_to(root).parts) as place:
         for file, mode in _open_file(place, "hgrc"):
             os.fchmod(file, mode & ~0o022)
-
-
-@contextlib.contextmanager
-def _open_folder(root: str, folder: str) -> Iterator[int]:
-    top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with walk(top, PurePath(folder).relative_to(root).parts) as place:
-            yield place
-    finally:
-        os.close(top)
 
 
 def _open_file(folder: int, name: str) -> Iterator[tuple[int, int]]:
