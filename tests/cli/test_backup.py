@@ -16,6 +16,8 @@ from mercurial import hg, ui
 from mercurial import lock as mercurial_lock
 
 from hgext.vcsreplicator.cli import backup_copy, restore
+from hgext.vcsreplicator.cli.backup_contents import Part
+from hgext.vcsreplicator.cli.backup_copy import CopiedEntry
 from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.hg.replica.place import hold_still
 from hgext.vcsreplicator.log import EVENTS, NewRecord, topics
@@ -372,3 +374,19 @@ def test_a_restored_file_runs_with_the_rights_of_its_user(host: Host, tmp_path: 
     other = Host(tmp_path / "other").set_up()
     other.do("restore", tmp_path / "copy")
     assert (other.folder / "blobs" / BLOB).stat().st_mode & 0o7777 == 0o755
+
+
+def test_a_link_that_comes_during_a_restore_is_not_followed(
+    copy: Path, tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, put = Host(tmp_path / "other").set_up(), restore._put
+
+    def put_and_lose(source: str, part: Part, entry: CopiedEntry) -> None:
+        put(source, part, entry)
+        if entry.name == "blobs/ab":  # accounts have their rights on it now
+            (other.folder / "blobs/ab").rmdir()
+            (other.folder / "blobs/ab").symlink_to(outside)
+
+    monkeypatch.setattr(restore, "_put", put_and_lose)
+    assert "then restore again" in other.refuse("restore", copy)
+    assert list(outside.iterdir()) == []
