@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 from prometheus_client import Gauge
 
 from hgext.vcsreplicator.log import Log, NewRecord
+from hgext.vcsreplicator.log.requests import OperatorRequest
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import SHOWN, ReplicationError, Unavailable, quote_value
 from hgext.vcsreplicator.words.streams import Stream
@@ -154,6 +155,12 @@ class KeepingDestination(Protocol):
 
         What it puts into the log later, too, it gives to `write`, which appends all records or none, and raises Fenced once another
         notifier delivers to the destination. So nothing is owed twice.
+        """
+
+    def carry_out(self, request: OperatorRequest) -> str:
+        """Change what is owed, or to whom, as an operator asks, and return the answer; twice is as once.
+
+        Returns once the log has the change. Raises Rejected if it can never be made, else Unavailable.
         """
 
     def secure(self, position: int) -> int:

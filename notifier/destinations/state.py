@@ -33,17 +33,19 @@ CREATE TABLE IF NOT EXISTS repositories (
     repository TEXT NOT NULL UNIQUE
 );
 """
-_SKIP = "UPDATE requests SET skipped = ?, skipped_offset = ? WHERE id = ?"
 _SKIPPED = "SELECT skipped FROM requests WHERE destination = ? AND kind = 'skip' AND skipped_offset >= ?"
 _LAST_PAUSE = """SELECT kind FROM requests WHERE destination = ? AND kind IN ('pause', 'resume')
     ORDER BY id DESC LIMIT 1"""
 # The members of `RequestRecord`, in their order.
 _RECORDS = """SELECT kind, argument, who, asked_at, done_at, result, skipped, skipped_offset FROM requests
     WHERE destination = ? ORDER BY id"""
-_SAME = "SELECT id, done_at FROM requests WHERE destination = ? AND kind = ? AND who = ? AND asked_at = ?"
+_SAME = """SELECT id, done_at FROM requests WHERE destination = ? AND kind = ? AND who = ? AND asked_at = ?
+    ORDER BY done_at IS NOT NULL, id"""
 _RESTORE = """INSERT INTO requests (kind, argument, who, asked_at, done_at, result, skipped, skipped_offset, destination)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-_RESTORE_ANSWER = "UPDATE requests SET done_at = ?, result = ?, skipped = ?, skipped_offset = ? WHERE id = ?"
+_RESTORE_ANSWER = (
+    "UPDATE requests SET argument = ?, done_at = ?, result = ?, skipped = ?, skipped_offset = ? WHERE id = ?"
+)
 _RECORD_CONDITION = """INSERT INTO conditions (destination, time, content) VALUES (?, ?, ?)
     ON CONFLICT (destination) DO UPDATE SET time = excluded.time, content = excluded.content"""
 _FORMER_NUMBERS = "SELECT repository, number FROM repositories"
@@ -57,6 +59,19 @@ class Kind(enum.StrEnum):
     RESUME = "resume"
     SKIP = "skip"
     REPLAY = "replay"
+    SUBSCRIBE = "subscribe"
+    UNSUBSCRIBE = "unsubscribe"
+    PAUSE_SUBSCRIPTION = "pause-subscription"
+    RESUME_SUBSCRIPTION = "resume-subscription"
+    REDELIVER = "redeliver"
+
+
+# The kinds that concern what a webhook destination keeps.
+OF_WEBHOOKS = frozenset(
+    {Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.PAUSE_SUBSCRIPTION, Kind.RESUME_SUBSCRIPTION, Kind.REDELIVER}
+)
+# The member of a request's argument that may hold secrets, in headers: no answered request has it.
+SUBSCRIPTION = "subscription"
 
 
 @extensible
@@ -87,12 +102,6 @@ class StateDatabase(Database):
         super().__init__(path, "notifier.state", _SCHEMA)
         self.requests = RequestTable(self.rows, "destination")
 
-    def answer_skip(self, number: int, result: str, *, now: float, skipped: str, offset: int) -> None:
-        """Record the result of a skip with the message's id and its notice's offset."""
-        with self.writing():
-            self.run(_SKIP, (skipped, offset, number))
-            self.requests.answer(number, result, now=now)
-
     def list_records(self, destination: str) -> list[RequestRecord]:
         """Return all requests to a destination for the log, oldest first."""
         names = [member.name for member in fields(RequestRecord)]
@@ -108,7 +117,7 @@ class StateDatabase(Database):
                 if not known:
                     self.run(_RESTORE, (*columns, destination))
                 elif known[0][1] is None and each.done_at is not None:
-                    self.run(_RESTORE_ANSWER, (*columns[4:], known[0][0]))
+                    self.run(_RESTORE_ANSWER, (each.argument, *columns[4:], known[0][0]))
 
     def find_request(self, destination: str, record: RequestRecord) -> int:
         """Return the number of a request that is here."""

@@ -172,6 +172,7 @@ class _DeliveryLoop:
         self.name, self.clock, self.log = courier.name, courier.clock, courier.log
         self.window = Window(courier.settings.patience)
         self.rejects = Rejects(self.name, self.log, self.clock)
+        keeper = destination if isinstance(destination, KeepingDestination) else None
         self.reader = NoticeReader(
             self.name,
             self.log,
@@ -182,13 +183,14 @@ class _DeliveryLoop:
             window=self.window,
             rejects=self.rejects,
             state=state,
-            keeper=destination if isinstance(destination, KeepingDestination) else None,
+            keeper=keeper,
         )
         self.orders = Orders(
             name=self.name,
             state=state,
             log=self.log,
             write=position.write,
+            keeper=keeper,
             clock=self.clock,
             window=self.window,
             rejects=self.rejects,

@@ -23,10 +23,10 @@ from hgext.vcsreplicator.words.errors import Expired, Rejected, Unavailable
 from hgext.vcsreplicator.words.records import Notice
 from hgext.vcsreplicator.words.shape import from_json
 
-from ..delivery.destination import Write
+from ..delivery.destination import KeepingDestination, Write
 from ..delivery.rejects import Rejects, judged
 from ..delivery.window import Window
-from ..destinations.state import Kind, RequestRecord, StateDatabase
+from ..destinations.state import OF_WEBHOOKS, SUBSCRIPTION, Kind, RequestRecord, StateDatabase
 from ..messages.message import Message, clean
 from .reading import NoticeReader
 from .requests import RequestFollower, record_requests
@@ -151,6 +151,7 @@ class Orders:
     state: StateDatabase
     log: Log
     write: Write
+    keeper: KeepingDestination | None
     clock: Clock
     window: Window
     reader: NoticeReader
@@ -263,6 +264,10 @@ class Orders:
             case Kind.REPLAY:
                 if not self.reader.is_resting and all(replay.request.id != request.id for replay in self._replays):
                     self._replays.append(Replay(request, self.log))
+            case kind if kind in OF_WEBHOOKS:
+                if self.keeper is None:
+                    raise Rejected(f"{self.name} is no webhook: it has no subscriptions")
+                self._answer_request(request, self.keeper.carry_out(request))
             case _:
                 raise Rejected("no such kind of request; ask with the program of this version")
 
@@ -332,14 +337,12 @@ class Orders:
         if skipped is not None:
             answered = replace(answered, skipped=skipped.id, skipped_offset=skipped.offset)
         record_requests(self.name, self.write, [answered])
-        if skipped is None:
-            self.state.requests.answer(request.id, result, now=now)
-        else:
-            self.state.answer_skip(request.id, result, now=now, skipped=skipped.id, offset=skipped.offset)
+        self.state.restore_requests(self.name, [answered])
         self._meant.pop(request.id, None)
         logger.info("request carried out", request=request.id, kind=request.kind, who=request.who, result=result)
 
 
 def _to_record(request: OperatorRequest) -> RequestRecord:
-    argument = json.dumps(request.argument, sort_keys=True)
+    kept = {name: value for name, value in (request.argument or {}).items() if name != SUBSCRIPTION}
+    argument = json.dumps(kept, sort_keys=True)
     return RequestRecord(kind=request.kind, argument=argument, who=request.who, asked_at=request.asked_at)

@@ -12,7 +12,6 @@ from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import ReplicationError
 from notifier.destinations.webhook.deliveries import Deliveries
-from notifier.destinations.webhook.subscription import Subscription
 
 # What Python makes of a byte of an argument that is not text.
 NO_TEXT = "\udcff"
@@ -120,15 +119,6 @@ def test_verify_of_one_mirror_listens_at_an_address_of_its_own(
     assert run(file, "verify", "--continuous", *names).exit_code == 0
     assert heard == [("127.0.0.1", port, key)]
     assert "all sections are correct" in run(file, "config", "check").output
-
-
-def test_a_name_that_an_older_release_accepted_can_be_used(file: Path) -> None:
-    with closing(Deliveries(str(file.with_name("deliveries.db")))) as deliveries:
-        deliveries.subscriptions.add(
-            "a b\n", Subscription(url="https://x.example"), origin="command", who="dana", now=1.0
-        )
-        for words in (("pause", "a b\n"), ("resume", "a b\n"), ("remove", "a b\n", "--yes")):
-            assert run(file, "subscription", *words).exit_code == 0
 
 
 @pytest.mark.parametrize("option", ["-c", "--config"])

@@ -183,11 +183,11 @@ def test_a_delivery_is_listed_with_its_attempts_and_sent_again(
     assert "status 500" in text
     assert "exhausted 1" in text
     endpoint.reply = lambda request: Reply()
-    assert act(site, "redeliver", "hooks", delivery="1") == "done: delivery 1 is queued again"
+    assert act(site, "redeliver", "hooks", delivery="1") == "done: 1 queued again"
     assert "delivered 1" in eventually_page(site, "delivered <time>")
     assert "None is queued" in site.get("/deliveries?state=queued", headers=AS_READER).text
     for wrong in ("2", "0", "x", "²", "9" * 30):
-        assert act(site, "redeliver", "hooks", delivery=wrong).startswith(f"refused: there is no delivery {wrong} to a")
+        assert act(site, "redeliver", "hooks", delivery=wrong).startswith(f"refused: there is no delivery {wrong}")
 
 
 def test_an_unknown_destination_is_refused(config: Config, log: Log, notifier: Notifier) -> None:

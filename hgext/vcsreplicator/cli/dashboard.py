@@ -6,7 +6,6 @@ An act of an operator makes the same requests as the verbs. The module loads no 
 
 import functools
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -86,18 +85,18 @@ def carry_out(config: Config, log: Log, act: OperatorAct, number: int) -> tuple[
 
 
 def _perform(config: Config, log: Log, act: OperatorAct, person: str) -> str:
+    if act.kind in (ActKind.ACTIVATE, ActKind.DEACTIVATE):
+        return _change_roster(log, act, person)
+    _require_notifier(config)
     match act.kind:
-        case ActKind.ACTIVATE | ActKind.DEACTIVATE:
-            return _change_roster(log, act, person)
         case ActKind.REDELIVER:
-            return _redeliver(config, act, person)
+            argument = _request_redelivery(config, act)
         case ActKind.REPLAY:
             argument = {"repository": act.argument["repository"], **read_since(act.argument["since"])}
         case ActKind.SKIP:
             argument = {"message": act.argument.get("message")}
         case ActKind.PAUSE | ActKind.RESUME:
             argument = {}
-    _require_notifier(config)
     return ask_destination(config, act.target, act.kind.value, argument, person=person, wait=PATIENCE)
 
 
@@ -110,14 +109,16 @@ def _change_roster(log: Log, act: OperatorAct, person: str) -> str:
     return f"roster version {roster.version}"
 
 
-def _redeliver(config: Config, act: OperatorAct, person: str) -> str:
-    _require_notifier(config)
+def _request_redelivery(config: Config, act: OperatorAct) -> dict[str, Any]:
+    from notifier.destinations.webhook.changes import request_redelivery
+
     text = act.argument["delivery"]
     number = int(text) if text.isascii() and text.isdigit() else 0
-    with open_deliveries(config, act.target, must_exist=True) as deliveries:
-        if not 0 < number < 2**63 or not deliveries.redeliver([number], who=person, now=time.time()):
-            raise Refused(f"there is no delivery {text} to an existing subscription")
-    return f"delivery {number} is queued again"
+    with open_deliveries(config, act.target) as deliveries:
+        row = deliveries.show(number) if 0 < number < 2**63 else None
+    if row is None:
+        raise Refused(f"there is no delivery {text}")
+    return request_redelivery([row])
 
 
 def _require_notifier(config: Config) -> None:

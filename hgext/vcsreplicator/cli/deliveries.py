@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator deliveries`: the messages to each subscription of webhooks."""
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -10,8 +9,18 @@ import click
 from ..config import Config
 from ..words.errors import Refused
 from .display import print_json, print_listing
-from .options import TEXT, complete_subscription, takes_json, with_config, with_json, with_last, with_webhook, with_yes
-from .requests import open_deliveries, when, who
+from .options import (
+    TEXT,
+    complete_subscription,
+    takes_json,
+    with_answer,
+    with_config,
+    with_json,
+    with_last,
+    with_webhook,
+    with_yes,
+)
+from .requests import ask_destination, find_webhook, open_deliveries, when, who
 
 _NUMBER = click.IntRange(1, 2**63 - 1)
 
@@ -77,35 +86,27 @@ def show(config: Config, destination: str | None, number: int) -> None:
     "--exhausted", type=TEXT, metavar="SUBSCRIPTION", help="All deliveries of this subscription that were given up."
 )
 @with_yes
+@with_answer
 @with_webhook
 @with_config
 def redeliver(
-    config: Config, destination: str | None, numbers: tuple[int, ...], exhausted: str | None, yes: bool
+    config: Config, destination: str | None, numbers: tuple[int, ...], exhausted: str | None, yes: bool, wait: float
 ) -> None:
     """Send deliveries again; several need --yes."""
     if not numbers and exhausted is None:
         raise Refused("expected numbers of deliveries, or --exhausted SUBSCRIPTION")
-    with open_deliveries(config, destination, must_exist=True) as deliveries:
-        chosen = list(numbers)
+    from notifier.destinations.webhook.changes import request_redelivery
+
+    with open_deliveries(config, destination) as deliveries:
+        rows = {number: deliveries.show(number) for number in numbers}
+        if unknown := [str(number) for number, row in rows.items() if row is None]:
+            raise Refused(f"there is no delivery {', '.join(unknown)}")
+        given_up = 0
         if exhausted is not None:
-            found = deliveries.newest(state="exhausted", subscription=exhausted, limit=1_000_000)
-            chosen += [row["id"] for row in reversed(found)]
-        if not chosen:
-            raise Refused(f"no delivery to {exhausted} was given up")
-        if len(chosen) > 1 and not yes:
-            raise Refused(f"{len(chosen)} deliveries would be sent again; add --yes to do it")
-        done = deliveries.redeliver(chosen, who=who(), now=time.time())
-        reasons = _explain_left(deliveries, sorted(set(chosen) - set(done)))
-    if not done:
-        raise Refused(f"nothing was queued: {'; '.join(reasons)}")
-    click.echo("; ".join([f"{len(done)} queued again", *reasons]))
-
-
-def _explain_left(deliveries: Any, left: Sequence[int]) -> list[str]:
-    """Return why these deliveries were not queued."""
-    unknown = [str(number) for number in left if deliveries.show(number) is None]
-    removed = [str(number) for number in left if str(number) not in unknown]
-    return [
-        *([f"there is no delivery {', '.join(unknown)}"] if unknown else []),
-        *([f"the subscription of delivery {', '.join(removed)} was removed"] if removed else []),
-    ]
+            given_up = len(deliveries.newest(state="exhausted", subscription=exhausted, limit=1_000_000))
+    if not (count := len(rows) + given_up):
+        raise Refused(f"no delivery to {exhausted} was given up")
+    if count > 1 and not yes:
+        raise Refused(f"{count} deliveries would be sent again; add --yes to do it")
+    chosen, argument = find_webhook(config, destination)[0], request_redelivery(list(rows.values()), exhausted)
+    click.echo(ask_destination(config, chosen, "redeliver", argument, person=who(), wait=wait))

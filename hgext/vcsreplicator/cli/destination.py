@@ -14,10 +14,8 @@ from ..status.findings import is_overdue
 from ..words.errors import Refused
 from ..words.shape import plain
 from .display import print_listing
-from .options import TEXT, complete_destination, log_of, with_config, with_json, with_last, with_wait, with_yes
+from .options import TEXT, complete_destination, log_of, with_answer, with_config, with_json, with_last, with_yes
 from .requests import ask_notifier, when
-
-_with_wait = with_wait(default=10.0, help="How long to wait for the answer of the notifier.")
 
 
 @click.group()
@@ -61,7 +59,7 @@ def _row_of(name: str, row: Mapping[str, Any] | None, now: float) -> tuple[str, 
 
 @command.command()
 @click.argument("name", shell_complete=complete_destination)
-@_with_wait
+@with_answer
 @with_config
 def pause(config: Config, name: str, wait: float) -> None:
     """Pause NAME until it is resumed; no message is lost."""
@@ -70,7 +68,7 @@ def pause(config: Config, name: str, wait: float) -> None:
 
 @command.command()
 @click.argument("name", shell_complete=complete_destination)
-@_with_wait
+@with_answer
 @with_config
 def resume(config: Config, name: str, wait: float) -> None:
     """Continue where NAME was paused."""
@@ -81,7 +79,7 @@ def resume(config: Config, name: str, wait: float) -> None:
 @click.argument("name", shell_complete=complete_destination)
 @click.option("--message", type=TEXT, metavar="ID", help="Id of the message.  [default: the oldest that failed]")
 @with_yes
-@_with_wait
+@with_answer
 @with_config
 def skip(config: Config, name: str, message: str | None, yes: bool, wait: float) -> None:
     """Skip one message that NAME cannot deliver.

@@ -140,6 +140,7 @@ takes_json = click.option(
 )
 with_last = functools.partial(click.option, "--last", type=HOW_MANY, show_default=True, help="Number of rows to show.")
 with_wait = functools.partial(click.option, "--wait", type=SECONDS, show_default=True, metavar="SECONDS")
+with_answer = with_wait(default=10.0, help="How long to wait for the answer of the notifier.")
 with_yes = click.option("--yes", is_flag=True, help="Do it. Without --yes, only print what the command would do.")
 
 

@@ -193,35 +193,27 @@ def find_webhook(config: Config, destination: str | None) -> tuple[str, "Deliver
 
 
 @contextmanager
-def open_deliveries(
-    config: Config, destination: str | None, *, create: bool = False, must_exist: bool = False
-) -> Iterator[Any]:
-    """Open the table of deliveries of a webhook destination within the block.
+def open_deliveries(config: Config, destination: str | None) -> Iterator[Any]:
+    """Open the table of deliveries of a webhook destination within the block, to read in it.
 
-    In place of a missing table it shows what the log has, unless `create` is set. Raises Refused unless exactly one webhook
-    destination fits, and with `must_exist` if its table is missing. With `create` or `must_exist` it also refuses a table that
-    another machine's notifier has overtaken, as far as the log answers.
+    In place of a table that is missing, or that another machine's notifier has overtaken, it shows what the log has. Where the log
+    does not answer, a table that is there counts. Raises Refused unless exactly one webhook destination fits.
     """
     from notifier.clients.database import NOWHERE, is_there
     from notifier.destinations.webhook.deliveries import Deliveries
     from notifier.destinations.webhook.records import WebhookRecords
 
     name, settings = find_webhook(config, destination)
-    if must_exist and not is_there(settings.database):
-        raise Refused(
-            f"{config.file}: notifier.{name}.database: {settings.database}: expected the notifier's database, found no file;"
-            " run this on the notifier's machine, after the notifier has started there once"
-        )
-    is_used = create or is_there(settings.database)
-    with closing(Deliveries(settings.database if is_used else NOWHERE)) as deliveries:
-        if not is_used:
+    with ExitStack() as opened:
+        is_here = is_there(settings.database)
+        deliveries = opened.enter_context(closing(Deliveries(settings.database if is_here else NOWHERE)))
+        try:
             with log_of(config) as log:
-                WebhookRecords(name, log, deliveries, SystemClock()).show()
-        elif create or must_exist:
-            with suppress(Unavailable), log_of(config) as log:
-                if WebhookRecords(name, log, deliveries, SystemClock()).is_overtaken():
-                    raise Refused(
-                        f"{name}: the notifier of another machine has delivered since, so a change here would be undone;"
-                        " run this where the notifier delivers: vcsreplicator status"
-                    )
+                if is_here and WebhookRecords(name, log, deliveries, SystemClock()).is_overtaken():
+                    is_here, deliveries = False, opened.enter_context(closing(Deliveries(NOWHERE)))
+                if not is_here:
+                    WebhookRecords(name, log, deliveries, SystemClock()).show()
+        except Unavailable:
+            if not is_here:
+                raise
         yield deliveries

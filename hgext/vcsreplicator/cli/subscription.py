@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator subscription`: changes webhooks at once, and records who did."""
+"""`vcsreplicator subscription`: asks the notifier to change webhooks, and records who did."""
 
-import re
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +11,11 @@ from ..words.errors import Refused, quote_value
 from ..words.secrecy import is_secret_header
 from ..words.shape import plain
 from .display import print_listing
-from .options import TEXT, complete_subscription, log_of, with_config, with_json, with_last, with_webhook, with_yes
-from .requests import find_webhook, open_deliveries, when, who
+from .options import TEXT, complete_subscription, with_answer, with_config, with_json, with_last, with_webhook, with_yes
+from .requests import ask_notifier, find_webhook, open_deliveries, when
 
 if TYPE_CHECKING:
-    from notifier.destinations.webhook.settings import DeliverySettings
     from notifier.destinations.webhook.subscriptions import StoredSubscription
-
-# A new name becomes a label of metrics and a part of lines; older releases accepted any text.
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,60}")
 
 # Stands for the value of a header that holds a secret.
 HIDDEN = "(its value is not shown)"
@@ -70,10 +64,12 @@ def _row_of(data: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _check_name(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
-    if not _NAME.fullmatch(value):
-        raise click.BadParameter(
-            f"expected at most 61 letters, digits, dots, hyphens and underscores, got {value[:80]!r}"
-        )
+    from notifier.destinations.webhook.changes import check_name
+
+    try:
+        check_name(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
     return value
 
 
@@ -99,10 +95,12 @@ def _check_name(ctx: click.Context, parameter: click.Parameter, value: str) -> s
 @click.option("--timeout", default=10.0, show_default=True, metavar="SECONDS", help="How long a request may take.")
 @click.option("--concurrency", default=4, show_default=True, help="Parallel requests.")
 @click.option("--speed", is_flag=True, help="Deliver without order within a repository.")
+@with_answer
 @with_webhook
 @with_config
-def add(config: Config, destination: str | None, name: str, url: str, **options: Any) -> None:
+def add(config: Config, destination: str | None, name: str, url: str, wait: float, **options: Any) -> None:
     """Add a subscription; it gets messages about later pushes."""
+    from notifier.destinations.webhook.changes import request_subscription
     from notifier.destinations.webhook.signing import WrongKey, find_wrong
 
     subscription = _make_subscription(url, **options)
@@ -112,27 +110,7 @@ def add(config: Config, destination: str | None, name: str, url: str, **options:
         find_wrong(subscription.secrets, "--secret-file")
     except (ValueError, WrongKey) as error:
         raise Refused(str(error)) from error
-    _refuse_to_replace(config, chosen, settings)
-    with open_deliveries(config, destination, create=True) as deliveries:
-        if not deliveries.subscriptions.add(name, subscription, origin="command", who=who(), now=time.time()):
-            raise Refused(f"there is a subscription {name!r} already")
-    click.echo(f"{name}: added")
-
-
-def _refuse_to_replace(config: Config, name: str, settings: "DeliverySettings") -> None:
-    """Raise Refused if the database is missing that the destination had before.
-
-    Only then it asks the log and the notifier's state.
-    """
-    from notifier.clients.database import is_there
-    from notifier.publishing.reading import describe_missing
-    from notifier.publishing.settings import read
-
-    if is_there(settings.database):
-        return
-    with log_of(config) as log:
-        if missing := describe_missing(name, settings, log, read(config.tables, config.file).state):
-            raise Refused(f"{config.file}: notifier.{name}.{missing}")
+    ask_notifier(config, chosen, "subscribe", request_subscription(name, subscription), wait=wait)
 
 
 def _make_subscription(
@@ -161,40 +139,38 @@ def _make_subscription(
 @command.command()
 @click.argument("name", type=TEXT, shell_complete=complete_subscription)
 @with_yes
+@with_answer
 @with_webhook
 @with_config
-def remove(config: Config, destination: str | None, name: str, yes: bool) -> None:
+def remove(config: Config, destination: str | None, name: str, yes: bool, wait: float) -> None:
     """Remove a subscription, and cancel its waiting deliveries."""
     if not yes:
         raise Refused(f"waiting deliveries to {name} would be cancelled; add --yes to do it")
-    with open_deliveries(config, destination, must_exist=True) as deliveries:
-        _expect_subscription(name, is_found=deliveries.subscriptions.remove(name, who=who(), now=time.time()))
-    click.echo(f"{name}: removed")
+    _ask(config, destination, "unsubscribe", name, wait)
 
 
 @command.command()
 @click.argument("name", type=TEXT, shell_complete=complete_subscription)
+@with_answer
 @with_webhook
 @with_config
-def pause(config: Config, destination: str | None, name: str) -> None:
+def pause(config: Config, destination: str | None, name: str, wait: float) -> None:
     """Pause a subscription; its deliveries wait until it is resumed."""
-    _set_pause(config, destination, name, "by an operator")
-    click.echo(f"{name}: paused")
+    _ask(config, destination, "pause-subscription", name, wait)
 
 
 @command.command()
 @click.argument("name", type=TEXT, shell_complete=complete_subscription)
+@with_answer
 @with_webhook
 @with_config
-def resume(config: Config, destination: str | None, name: str) -> None:
+def resume(config: Config, destination: str | None, name: str, wait: float) -> None:
     """Resume a paused subscription."""
-    _set_pause(config, destination, name, None)
-    click.echo(f"{name}: resumed")
+    _ask(config, destination, "resume-subscription", name, wait)
 
 
-def _set_pause(config: Config, destination: str | None, name: str, reason: str | None) -> None:
-    with open_deliveries(config, destination, must_exist=True) as deliveries:
-        _expect_subscription(name, is_found=deliveries.subscriptions.pause(name, reason, who=who(), now=time.time()))
+def _ask(config: Config, destination: str | None, kind: str, name: str, wait: float) -> None:
+    ask_notifier(config, find_webhook(config, destination)[0], kind, {"name": name}, wait=wait)
 
 
 @command.command()
@@ -209,8 +185,3 @@ def history(config: Config, destination: str | None, last: int, as_json: bool) -
     lines = [(when(time_), name, what, person) for time_, name, what, person in rows]
     data = [dict(zip(("time", "subscription", "what", "who"), row, strict=True)) for row in rows]
     print_listing(data, ("when (UTC)", "subscription", "what", "who"), lines, as_json=as_json)
-
-
-def _expect_subscription(name: str, *, is_found: bool) -> None:
-    if not is_found:
-        raise Refused(f"there is no subscription {name!r}")

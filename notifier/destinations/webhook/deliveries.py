@@ -273,6 +273,10 @@ class Deliveries:
         names = [member.name for member in fields(DeliveryAttempt)]
         return DeliveryAttempt(**dict(zip(names, rows[0], strict=True))) if rows else None
 
+    def find_numbers(self, subscription: str, message: str, replay: str) -> list[int]:
+        """Return the deliveries of a message to subscriptions of this name, removed ones included."""
+        return [int(number) for (number,) in self._db.rows(sql.NUMBERS, (message, replay, subscription))]
+
     def names(self, number: int) -> dict[str, str | int]:
         """Return a delivery's names for a log line; none if it was removed meanwhile."""
         for message, repository, sequence in self._db.rows(sql.NAMES, (number,)):

@@ -12,14 +12,16 @@ import structlog
 from prometheus_client import Counter
 
 from hgext.vcsreplicator.log import Log
+from hgext.vcsreplicator.log.requests import OperatorRequest
 from hgext.vcsreplicator.words.clock import Clock
-from hgext.vcsreplicator.words.errors import Fenced, ReplicationError, Unavailable
+from hgext.vcsreplicator.words.errors import BadConfig, Fenced, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.records import ServiceTrouble
 
 from ...delivery.destination import DeliveryOutcome, Destination, Write
 from ...delivery.rejects import judged
 from ...delivery.window import Delivery
 from ...messages.message import Message
+from .changes import carry_out
 from .deliveries import Deliveries
 from .dispatcher import Dispatcher
 from .filter import FilteredMessage, FilterFailed
@@ -46,10 +48,9 @@ class Webhooks:
     """The destination `webhook`: it writes rows, which its dispatcher delivers."""
 
     def __init__(self, name: str, settings: WebhookSettings, clock: Clock, log: Log) -> None:
-        self.name, self.clock = name, clock
+        self.name, self.settings, self.clock = name, settings, clock
         self._deliveries = Deliveries(settings.database)
         self._records = WebhookRecords(name, log, self._deliveries, clock)
-        self._subscribed = settings.subscriptions or {}
         try:
             self._dispatcher = Dispatcher(name, settings, clock)
         except ReplicationError:
@@ -62,10 +63,14 @@ class Webhooks:
 
     def restore(self, write: Write) -> None:
         self._records.restore(write)
-        self._deliveries.subscriptions.follow_file(self._subscribed, now=self.clock.now())
-        self._dispatcher.start()
 
     def start(self) -> None:
+        if self._dispatcher.ident is None:
+            try:  # not before operators' requests, which may change what contradicts the file
+                self._deliveries.subscriptions.follow_file(self.settings.subscriptions or {}, now=self.clock.now())
+            except BadConfig as error:
+                raise Unavailable(str(error)) from error
+            self._dispatcher.start()
         if not self._dispatcher.is_alive():
             raise Unavailable("webhook: the dispatcher ended")
 
@@ -79,6 +84,11 @@ class Webhooks:
 
     def secure(self, position: int) -> int:
         return self._records.secure(position)
+
+    def carry_out(self, request: OperatorRequest) -> str:
+        result = carry_out(request, self._deliveries, self.settings, now=self.clock.now())
+        self._records.record_changes()
+        return result
 
     def find_troubles(self) -> Sequence[ServiceTrouble]:
         """Return which subscriptions are failing or paused.

@@ -77,8 +77,13 @@ class WebhookRecords:
             counts = {"subscriptions": len(self._subscriptions), "queued": self._deliveries.counts().get("queued", 0)}
             logger.info(event, destination=self._name, **counts)
 
+    def record_changes(self) -> None:
+        """Bring the log in line with the subscriptions, and with what is owed for longer than a moment."""
+        self._record_subscriptions()
+        self.record_deliveries()
+
     def is_overtaken(self) -> bool:
-        """Return whether the log was written from another database since: the next start empties this one."""
+        """Return whether the log was written from another database since: then this one is out of date."""
         own, named = self._deliveries.read_identity(), self._read()[0]
         return own is not None and named is not None and own != named
 
@@ -92,8 +97,7 @@ class WebhookRecords:
 
         It is `position`, or that of a notice whose deliveries may be confirmed in a moment.
         """
-        self._record_subscriptions()
-        self.record_deliveries()
+        self.record_changes()
         held = self._deliveries.find_held_notice()
         position = position if held is None else min(position, held)
         if position != self._reached:

@@ -136,6 +136,8 @@ COUNT_PAUSED = """SELECT COUNT(*), COALESCE(MAX(d.id), 0) FROM deliveries d JOIN
 REQUEST = """SELECT d.attempt, m.id, m.replay, m.repository, m.previous, m.sequence, m.body, n.signed
     FROM deliveries d JOIN messages m ON m.number = d.message
     LEFT JOIN signed_notices n ON n.message = m.number WHERE d.id = ? AND d.state = 'queued'"""
+NUMBERS = """SELECT d.id FROM deliveries d JOIN messages m ON m.number = d.message
+    JOIN subscriptions s ON s.id = d.subscription WHERE m.id = ? AND m.replay = ? AND s.name = ? ORDER BY d.id"""
 NAMES = """SELECT m.id, m.repository, m.sequence
     FROM deliveries d JOIN messages m ON m.number = d.message WHERE d.id = ?"""
 # The row is as its attempt began: a redelivery sets the attempt to 0, and where it is 0, another time.

@@ -110,7 +110,8 @@ class SubscriptionTable:
             if existing is None:
                 self.add(name, subscription, origin="file", who="configuration", now=now)
             elif existing.origin != "file":
-                raise BadConfig(f"subscriptions.{name}: exists already, added by a command; remove one of them")
+                wrong = "exists already, added by a command; remove one of them"
+                raise BadConfig(f"subscriptions.{name}: {wrong}: vcsreplicator subscription remove {name} --yes")
             elif existing.subscription != subscription:
                 with self._db.writing():
                     self._db.run(sql.CHANGE_SUBSCRIPTION, (shape.to_json(subscription).decode(), existing.id))

@@ -13,6 +13,7 @@ def open_webhooks(settings: WebhookSettings, clock: Clock) -> Webhooks:
     webhooks = Webhooks("hooks", settings, clock, log)
     try:
         webhooks.restore(log.append)
+        webhooks.start()
     except BaseException:
         webhooks.close()
         raise

@@ -18,6 +18,7 @@ from prometheus_client import REGISTRY
 from hgext.vcsreplicator.log import ERRORS, NOTICES, NOTIFIER, SERVICES, NewRecord, Record
 from hgext.vcsreplicator.log import Log as AnyLog
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.log.requests import OperatorRequest
 from hgext.vcsreplicator.words.errors import BadConfig, Expired, Fenced, Rejected, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.records import ErrorRecord, Notice, ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.retry import RECONNECT
@@ -1192,6 +1193,9 @@ class Keeping(Scripted):
     def secure(self, position: int) -> int:
         return position
 
+    def carry_out(self, request: OperatorRequest) -> str:
+        return f"{request.members['name']} added"
+
 
 def test_a_fenced_notifier_puts_nothing_it_owes_into_the_log(tmp_path: Path) -> None:
     """Another one has delivered it, and would take it for owed at its next start."""
@@ -1201,6 +1205,23 @@ def test_a_fenced_notifier_puts_nothing_it_owes_into_the_log(tmp_path: Path) -> 
         turns.courier.run(turns.stored)
     assert turns.log.records(NOTIFIER) == []
     turns.state.close()
+
+
+def test_an_answered_request_keeps_no_header_of_a_subscription(tmp_path: Path) -> None:
+    turns = Turns(tmp_path, Keeping())
+    number = turns.ask(Kind.SUBSCRIBE, name="ci", subscription={"headers": {"authorization": "secret"}})
+    turns.take()
+    assert turns.state.requests.read(number).result == "ci added"
+    [answered] = turns.state.list_records("it")
+    assert [record.value for record in turns.log.records(NOTIFIER)] == [to_json(answered)]
+    assert answered.argument == '{"name": "ci"}'
+    turns.state.close()
+
+
+def test_a_destination_without_subscriptions_gets_none(turns: Turns) -> None:
+    number = turns.ask(Kind.SUBSCRIBE, name="ci", subscription={})
+    turns.take()
+    assert turns.state.requests.read(number).result == "failed: it is no webhook: it has no subscriptions"
 
 
 def test_a_destination_that_never_began_finds_itself_fenced(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What operators ask of the subscriptions and deliveries of a webhook destination."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hgext.vcsreplicator.log.requests import NOTHING, OperatorRequest
+from hgext.vcsreplicator.words.errors import MalformedEvent, Rejected
+from hgext.vcsreplicator.words.shape import plain, read
+
+from ..state import SUBSCRIPTION, Kind
+from .deliveries import Deliveries, DeliveryState, JsonObject
+from .settings import DeliverySettings
+from .signing import WrongKey, find_wrong
+from .subscription import Subscription
+
+# A name becomes a label of metrics and a part of lines; older releases accepted any text.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,60}")
+
+
+def check_name(name: str) -> None:
+    """Raise ValueError for text that is no name of a new subscription."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"expected at most 61 letters, digits, dots, hyphens and underscores, got {name[:80]!r}")
+
+
+def request_subscription(name: str, subscription: Subscription) -> dict[str, Any]:
+    """Return the argument of a request to add a subscription."""
+    return {"name": name, SUBSCRIPTION: plain(subscription)}
+
+
+def request_redelivery(rows: Sequence[JsonObject], exhausted: str | None = None) -> dict[str, Any]:
+    """Return the argument of a request to send deliveries again: these, and all that a subscription gave up.
+
+    It has no numbers: two databases may give one number to different deliveries.
+    """
+    names = [[row["subscription"], row["message"], row["replay"] or ""] for row in rows]
+    return {"deliveries": names, "exhausted": exhausted}
+
+
+def carry_out(request: OperatorRequest, deliveries: Deliveries, settings: DeliverySettings, *, now: float) -> str:
+    """Carry out a request and return the answer; a repeat after a kill changes nothing else.
+
+    Raises Rejected if it can never be carried out, Unavailable if the database is.
+    """
+    argument, who, subscriptions = request.members, request.who, deliveries.subscriptions
+    if request.kind == Kind.REDELIVER:
+        return _redeliver(argument, deliveries, who=who, now=now)
+    name = _read_text(argument, "name")
+    match request.kind:
+        case Kind.SUBSCRIBE:
+            try:
+                check_name(name)
+                wanted = _read_subscription(argument, settings)
+            except (ValueError, MalformedEvent, WrongKey) as error:
+                return f"{NOTHING}added: {error}"
+            if subscriptions.add(name, wanted, origin="command", who=who, now=now):
+                return f"{name} added"
+            is_same = any(each.name == name and each.subscription == wanted for each in subscriptions.all())
+            return f"{name} added" if is_same else f"{NOTHING}added: there is a subscription {name!r} already"
+        case Kind.UNSUBSCRIBE:
+            is_found, what = subscriptions.remove(name, who=who, now=now), "removed"
+        case Kind.PAUSE_SUBSCRIPTION:
+            is_found, what = subscriptions.pause(name, "by an operator", who=who, now=now), "paused"
+        case _:
+            is_found, what = subscriptions.pause(name, None, who=who, now=now), "resumed"
+    return f"{name} {what}" if is_found else f"{NOTHING}{what}: there is no subscription {name!r}"
+
+
+def _read_subscription(argument: Mapping[str, Any], settings: DeliverySettings) -> Subscription:
+    """Return the wanted subscription; raise ValueError, MalformedEvent or WrongKey for a wrong one."""
+    wanted = read(Subscription, argument.get(SUBSCRIPTION))
+    if any(secret.command for secret in wanted.secrets):
+        raise ValueError("a secret that a command prints: only the configuration may have one")
+    settings.check_scheme(wanted)
+    find_wrong(wanted.secrets, "--secret-file")
+    return wanted
+
+
+def _redeliver(argument: Mapping[str, Any], deliveries: Deliveries, *, who: str, now: float) -> str:
+    named, exhausted = argument.get("deliveries"), argument.get("exhausted")
+    if not isinstance(named, list) or not all(map(_is_name, named)) or not isinstance(exhausted, str | None):
+        raise Rejected("the request names no deliveries; ask with the program of this version")
+    numbers = [number for each in named for number in deliveries.find_numbers(*each)]
+    if exhausted is not None:
+        found = deliveries.newest(state=DeliveryState.EXHAUSTED, subscription=exhausted, limit=1_000_000)
+        numbers += [row["id"] for row in reversed(found)]
+    done = deliveries.redeliver(list(dict.fromkeys(numbers)), who=who, now=now)
+    if not done:
+        return f"{NOTHING}queued: the subscriptions were removed, or the deliveries are no longer kept"
+    return f"{len(done)} queued again"
+
+
+def _is_name(found: object) -> bool:
+    return isinstance(found, list) and len(found) == 3 and all(isinstance(each, str) for each in found)
+
+
+def _read_text(argument: Mapping[str, Any], name: str) -> str:
+    found = argument.get(name)
+    if not isinstance(found, str):
+        raise Rejected(f"the request has no {name}; ask with the program of this version")
+    return found

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What operators ask of subscriptions and deliveries: requests that a notifier reads from the log."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hgext.vcsreplicator.log import NOTIFIER
+from hgext.vcsreplicator.log.requests import OperatorRequest
+from hgext.vcsreplicator.words.errors import Rejected, Unavailable
+from hgext.vcsreplicator.words.shape import plain
+from notifier.clients.database import NOWHERE
+from notifier.clients.secret import Secret
+from notifier.destinations.state import Kind
+from notifier.destinations.webhook.changes import carry_out, request_redelivery, request_subscription
+from notifier.destinations.webhook.deliveries import AttemptEnd, Deliveries, DeliveryState
+from notifier.destinations.webhook.destination import Webhooks, WebhookSettings
+from notifier.destinations.webhook.settings import DeliverySettings
+from notifier.destinations.webhook.subscription import Subscription
+from notifier.messages.message import messages
+from testing.builders.log.memorylog import MemoryLog
+from testing.builders.notifier.notices import a_notice, an_event, with_topics
+from testing.builders.notifier.notifying import PUBLIC
+from testing.clock import HandClock
+
+CI = Subscription(url="https://ci.example/", headers={"authorization": "secret"})
+
+
+class Asked:
+    """The database of a destination of which operators ask something."""
+
+    def __init__(self, deliveries: Deliveries) -> None:
+        self.deliveries = deliveries
+
+    def ask(self, kind: str, **argument: object) -> str:
+        request = OperatorRequest(1, "hooks", kind, argument, "dana", 1.0, None, None)
+        return carry_out(request, self.deliveries, DeliverySettings(database="/unused"), now=2.0)
+
+    def subscribe(self, name: str = "ci", wanted: Subscription = CI) -> str:
+        return self.ask(Kind.SUBSCRIBE, **request_subscription(name, wanted))
+
+    def give_up(self, *seqs: int) -> None:
+        """Accept a message for each subscription, and give up all deliveries."""
+        for seq in seqs:
+            [message] = messages(a_notice(an_event("x", seq)), seq, PUBLIC)
+            self.deliveries.enqueue([(message, self.deliveries.subscriptions.all())], 3.0)
+        exhausted: dict[str, Any] = {"state": DeliveryState.EXHAUSTED, "attempt": 1, "mature_at": 0.0}
+        ends = [AttemptEnd(begun=each, status=500, error="no", **exhausted) for each in self.deliveries.queued()]
+        self.deliveries.record(ends, 4.0)
+
+
+@pytest.fixture
+def asked() -> Iterator[Asked]:
+    with closing(Deliveries(NOWHERE)) as deliveries:
+        yield Asked(deliveries)
+
+
+def test_a_subscription_is_added_whole_and_twice_is_as_once(asked: Asked) -> None:
+    assert [asked.subscribe(), asked.subscribe()] == ["ci added", "ci added"]
+    [stored] = asked.deliveries.subscriptions.all()
+    assert (stored.subscription, stored.origin) == (CI, "command")
+    assert [line[1:] for line in asked.deliveries.subscriptions.history(9)] == [("ci", "added", "dana")]
+
+
+def test_another_subscription_of_a_name_that_is_taken_is_not_added(asked: Asked) -> None:
+    asked.subscribe()
+    answer = asked.subscribe(wanted=replace(CI, url="https://other.example/"))
+    assert answer == "nothing added: there is a subscription 'ci' already"
+    assert [each.subscription.url for each in asked.deliveries.subscriptions.all()] == [CI.url]
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "complaint"),
+    [
+        ("a b", plain(CI), "expected at most 61 letters"),
+        ("ci", plain(replace(CI, secrets=(Secret(command=("rm", "x")),))), "a secret that a command prints"),
+        ("ci", {"url": "http://ci.example/"}, "url: expected https; to allow http"),
+        ("ci", {"url": "ftp://x"}, "url: expected https"),
+        ("ci", {"url": 7}, "url"),
+        ("ci", None, "expected"),
+    ],
+)
+def test_a_wrong_subscription_of_the_log_is_not_added(asked: Asked, name: str, wanted: object, complaint: str) -> None:
+    answer = asked.ask(Kind.SUBSCRIBE, name=name, subscription=wanted)
+    assert answer.startswith("nothing added: ")
+    assert complaint in answer
+    assert asked.deliveries.subscriptions.all() == []
+
+
+def test_a_secret_file_that_holds_no_key_is_named_and_not_quoted(asked: Asked, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("whsec_short")
+    key.chmod(0o600)
+    answer = asked.subscribe(wanted=replace(CI, secrets=(Secret(file=str(key)),)))
+    assert answer.startswith(f"nothing added: --secret-file.0: {key}: ")
+    assert "whsec_short" not in answer
+
+
+def test_a_subscription_is_paused_resumed_and_removed(asked: Asked) -> None:
+    asked.subscribe()
+    answers = [
+        asked.ask(kind, name="ci") for kind in (Kind.PAUSE_SUBSCRIPTION, Kind.RESUME_SUBSCRIPTION, Kind.UNSUBSCRIBE)
+    ]
+    assert answers == ["ci paused", "ci resumed", "ci removed"]
+    assert asked.ask(Kind.PAUSE_SUBSCRIPTION, name="ci") == "nothing paused: there is no subscription 'ci'"
+    assert asked.ask(Kind.UNSUBSCRIBE, name="ci") == "nothing removed: there is no subscription 'ci'"
+
+
+def test_a_name_that_an_older_release_accepted_can_be_used(asked: Asked) -> None:
+    name = "a b\n"
+    asked.deliveries.subscriptions.add(name, CI, origin="command", who="dana", now=1.0)
+    kinds = (Kind.PAUSE_SUBSCRIPTION, Kind.RESUME_SUBSCRIPTION, Kind.UNSUBSCRIBE)
+    assert [asked.ask(kind, name=name) for kind in kinds] == [
+        f"{name} {what}" for what in ("paused", "resumed", "removed")
+    ]
+
+
+def test_deliveries_are_named_by_what_they_are_and_not_by_number(asked: Asked) -> None:
+    """The operator may have seen a database of another machine, with other numbers."""
+    asked.subscribe()
+    asked.give_up(1, 2)
+    [second, first] = asked.deliveries.newest()
+    argument = request_redelivery([{**first, "id": second["id"]}])
+    assert asked.ask(Kind.REDELIVER, **argument) == "1 queued again"
+    assert [row["state"] for row in asked.deliveries.newest()] == ["exhausted", "queued"]
+
+
+def test_all_that_a_subscription_gave_up_is_queued_again_once(asked: Asked) -> None:
+    for name in ("ci", "bot"):
+        asked.subscribe(name)
+    asked.give_up(1, 2)
+    mine = [row for row in asked.deliveries.newest() if row["subscription"] == "ci"]
+    assert asked.ask(Kind.REDELIVER, **request_redelivery(mine, "ci")) == "2 queued again"
+    assert asked.deliveries.counts() == {"exhausted": 2, "queued": 2}
+    assert asked.ask(Kind.REDELIVER, **request_redelivery([], "none")).startswith("nothing queued: ")
+
+
+@pytest.mark.parametrize(
+    ("kind", "argument"),
+    [
+        (Kind.UNSUBSCRIBE, {}),
+        (Kind.SUBSCRIBE, {"name": 7}),
+        (Kind.REDELIVER, {}),
+        (Kind.REDELIVER, {"deliveries": [["ci", "m"]]}),
+        (Kind.REDELIVER, {"deliveries": [[1, 2, 3]]}),
+        (Kind.REDELIVER, {"deliveries": [], "exhausted": 7}),
+    ],
+)
+def test_a_request_without_what_its_kind_needs_is_rejected(asked: Asked, kind: Kind, argument: dict[str, Any]) -> None:
+    with pytest.raises(Rejected, match="ask with the program of this version"):
+        asked.ask(kind, **argument)
+
+
+def test_a_subscription_that_contradicts_the_file_is_removed_by_a_request(tmp_path: Path) -> None:
+    settings = WebhookSettings(database=str(tmp_path / "deliveries.db"), subscriptions={"ci": CI})
+    with closing(Deliveries(settings.database)) as deliveries:
+        deliveries.subscriptions.add("ci", CI, origin="command", who="dana", now=1.0)
+    with closing(Webhooks("hooks", settings, HandClock(), log := with_topics(MemoryLog()))) as webhooks:
+        webhooks.restore(log.append)
+        with pytest.raises(
+            Unavailable, match=r"subscriptions\.ci: exists already, .*: vcsreplicator subscription remove ci"
+        ):
+            webhooks.start()
+        remove = OperatorRequest(1, "hooks", Kind.UNSUBSCRIBE, {"name": "ci"}, "dana", 1.0, None, None)
+        assert webhooks.carry_out(remove) == "ci removed"
+        webhooks.start()
+    assert [record.key for record in log.records(NOTIFIER) if record.value is None] == ["subscription/hooks/ci"]
