@@ -9,36 +9,58 @@ from click.testing import CliRunner
 from hgext.vcsreplicator.cli import promote
 from hgext.vcsreplicator.log import EVENTS, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.relay.mastership import claim
+from hgext.vcsreplicator.mirror.jobs.promotion import Handover
+from hgext.vcsreplicator.relay.mastership import claim, take_back
 from hgext.vcsreplicator.words.errors import Refused
 from hgext.vcsreplicator.words.records import MasterRecord
+from hgext.vcsreplicator.words.shape import to_json
 
 
-def test_what_a_former_master_sent_in_the_last_instant_is_not_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It came after the look at the log and before the promotion was recorded; to run the command again is no way round it."""
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """The services' file of a machine with a mirror, and a log."""
     url, config, root = f"sqlite://{tmp_path}/log.db", tmp_path / "services.toml", tmp_path / "alpha"
     root.mkdir()
     config.write_text(
         f'log = "{url}"\n[relay]\nsocket = "{tmp_path}/relay.sock"\nsource = "hg://alpha"\n'
         f'[relay.roots]\n"{root}" = ""\n[mirror.alpha]\nroot = "{root}"\nmaster = "https://master/"\n'
     )
+    with open_log(url, creates=True) as log:
+        log.create(topics())
+    return config
+
+
+def run(config: Path, *options: str) -> None:
+    words = ["alpha", "--yes", *options, "--config", str(config)]
+    CliRunner().invoke(promote.command, words, catch_exceptions=False, standalone_mode=False)
+
+
+def test_what_a_former_master_sent_in_the_last_instant_is_not_left_out(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came after the look at the log and before the promotion was recorded; to run the command again is no way round it."""
 
     def claim_late(log: Log, wanted: MasterRecord, expected: MasterRecord | None) -> None:
         log.append([NewRecord(topic=EVENTS, key="a" * 32, value=b"late")])
         claim(log, wanted, expected)
 
     monkeypatch.setattr(promote, "claim", claim_late)
-    with open_log(url, creates=True) as log:
-        log.create(topics())
     for _ in range(2):
         with pytest.raises(
             Refused, match="1 records of the log are not applied; start the mirror until it is caught up"
         ):
-            CliRunner().invoke(
-                promote.command,
-                ["alpha", "--yes", "--config", str(config)],
-                catch_exceptions=False,
-                standalone_mode=False,
-            )
+            run(config)
+
+
+def test_a_handover_is_void_after_its_master_was_taken_back(config: Path) -> None:
+    file = config.with_name("handed")
+    file.write_bytes(to_json(Handover(source="hg://old", promotion=None, repositories=())))
+    with open_log(f"sqlite://{config.parent}/log.db") as log:
+        take_back(log, "hg://old", {})
+    with pytest.raises(Refused, match=f"{file}: void, because its master was taken back or replaced since"):
+        run(config, "--handover", str(file))
+
+
+def test_a_file_that_is_no_handover_is_refused_in_one_line(config: Path) -> None:
+    with pytest.raises(Refused, match=f"{config}: expected what vcsreplicator handover wrote: "):
+        run(config, "--handover", str(config))

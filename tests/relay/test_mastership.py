@@ -3,9 +3,10 @@
 
 import pytest
 
-from hgext.vcsreplicator.log import SERVICES, Log, NewRecord, topics
+from hgext.vcsreplicator.log import EVENTS, SERVICES, Log, NewRecord, topics
 from hgext.vcsreplicator.relay import mastership
-from hgext.vcsreplicator.relay.mastership import claim, read_master
+from hgext.vcsreplicator.relay.mastership import claim, read_master, take_back
+from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Refused
 from hgext.vcsreplicator.words.records import MASTER_KEY, MasterRecord
 from testing.builders.log.memorylog import MemoryLog
@@ -51,3 +52,36 @@ def test_of_two_promotions_at_the_same_instant_one_is_recorded(log: MemoryLog, m
     with pytest.raises(Refused, match="another promotion runs at the same time"):
         claim(log, ALPHA, None)
     assert read_master(log) == BETA
+
+
+def send(log: Log) -> tuple[int, int]:
+    """An event of the new master."""
+    [place] = log.append([NewRecord(topic=EVENTS, key="a" * 32, value=b"", headers={wire.SOURCE: "hg://alpha"})])
+    return place
+
+
+def test_an_event_that_the_new_master_sends_meanwhile_leaves_it_the_master(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def send_and_claim(log: Log, wanted: MasterRecord, expected: MasterRecord | None) -> None:
+        monkeypatch.setattr(mastership, "claim", claim)
+        send(log)
+        claim(log, wanted, expected)
+
+    claim(log, ALPHA, None)
+    monkeypatch.setattr(mastership, "claim", send_and_claim)
+    with pytest.raises(Refused, match="hg://alpha is the master and has sent events"):
+        take_back(log, "hg://old", {})
+    known = read_master(log)
+    assert known is not None
+    assert (known.source, known.replaces) == ("hg://alpha", ("hg://old",))
+
+
+def test_events_of_the_new_master_up_to_the_newest_of_the_old_one_are_no_obstacle(log: MemoryLog) -> None:
+    """It was the master once before."""
+    claim(log, ALPHA, None)
+    partition, offset = send(log)
+    take_back(log, "hg://old", {partition: offset + 7})  # the log has lost records since
+    known = read_master(log)
+    assert known is not None
+    assert (known.source, known.replaces) == ("hg://old", ("hg://alpha",))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator promote`: makes a mirror the master, after the master was lost."""
+"""`vcsreplicator promote`: makes a mirror the master, after a handover or the loss of the master."""
 
 import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -13,13 +13,14 @@ import click
 
 from ..config import Config
 from ..hg.master.creation import NOTES, note_generation, read_generation
-from ..hg.promoting import continue_outbox
+from ..hg.promoting import continue_outbox, read_copy, take_hgrc
 from ..hg.relaying import MasterRepositories
 from ..hg.replica.scan import scan
 from ..log import EVENTS, Log
 from ..log.ownership import name_owner
 from ..mirror.checkpoint import Checkpoint
 from ..mirror.jobs import promotion
+from ..mirror.jobs.promotion import Handover
 from ..mirror.notes import Notes
 from ..mirror.service import lock_folder
 from ..mirror.settings import MirrorSettings
@@ -36,24 +37,32 @@ from ..words.event import Event
 from ..words.path import wire_path
 from ..words.records import MasterRecord
 from ..words.roster import Verb
+from ..words.shape import GIB, from_json
 from .options import complete_mirror, log_of, mirror_settings, relay_of, with_config, with_wait, with_yes
 from .requests import ask_aggregator, make_request
 
-# What a mirror never has of its master.
+# Bytes of a handover: a repository has about a thousand, and its hgrc.
+HANDOVER_LIMIT = GIB
+
+# What a mirror does not have of its master, after a handover, and otherwise.
+NOT_HANDED = "Not on any mirror: files of LFS and largefiles that no client pulled. Copy them from the old master."
 NEVER_HERE = (
-    "Not on any mirror: pushes that the old master accepted and had not sent to the log (its outboxes have them), secret "
-    "changesets, hooks and all settings of an hgrc but harmless ones, files of LFS and largefiles that no client pulled."
+    "Not on any mirror: pushes that the old master accepted and had not sent to the log (its outboxes have them), hooks and "
+    "all settings of an hgrc but harmless ones, files of LFS and largefiles that no client pulled."
 )
 
 
 @click.command()
 @click.argument("name", shell_complete=complete_mirror)
 @click.option("--check", "is_check", is_flag=True, help="Only print what the mirror lacks, and change nothing.")
+@click.option(
+    "--handover", "handed", metavar="FILE", help="What the living master handed over (vcsreplicator handover)."
+)
 @with_yes
 @with_wait(default=30.0, help="How long to wait for the aggregator's decision.")
 @with_config
-def command(config: Config, name: str, is_check: bool, yes: bool, wait: float) -> None:
-    """Make the mirror NAME the master, after the master was lost.
+def command(config: Config, name: str, is_check: bool, handed: str | None, yes: bool, wait: float) -> None:
+    """Make the mirror NAME the master, after a handover or the loss of the master.
 
     Run it on the mirror's machine, with the mirror stopped and [relay] set to what the new master's relay will have.
     Each repository keeps its id, and the next push follows its newest event. If you interrupt the command, run it again.
@@ -63,6 +72,7 @@ def command(config: Config, name: str, is_check: bool, yes: bool, wait: float) -
         raise Refused(f"{config.file}: section [relay] is missing: the new master needs it, with a source of its own")
     if owner := name_owner(settings.root):
         raise Refused(f"{settings.root} belongs to another user{owner}")
+    handover = None if handed is None else _read_handover(handed)
     with lock_folder(settings), log_of(config) as log:
         with closing(Follower(log)) as follower:
             now, known = follower.present(), read_master(log)
@@ -74,7 +84,13 @@ def command(config: Config, name: str, is_check: bool, yes: bool, wait: float) -
         # The new master's own events are on its disk alone.
         if not is_begun or all(state.source != relay.source for state in picture.states.values()):
             problems += _find_problems(settings, relay, log, picture, found)
-        click.echo(NEVER_HERE, err=True)
+            if handover is not None:
+                problems += _find_differing(relay, handover, picture, found)
+        if handover is not None and not is_begun and handover.promotion != known:
+            problems.append(
+                f"{handed}: void, because its master was taken back or replaced since; make a new one there"
+            )
+        click.echo(NEVER_HERE if handover is None else NOT_HANDED, err=True)
         if problems:
             raise Refused("\n".join((f"{name} cannot become the master:", *map(visible, problems))))
         if is_check or not yes:
@@ -86,10 +102,19 @@ def command(config: Config, name: str, is_check: bool, yes: bool, wait: float) -
             # From now on former masters send nothing; what they sent since the first look must be on the mirror.
             if late := _find_unread(settings, log):
                 raise Refused("\n".join((f"{name} is not the master yet; run this again later:", *map(visible, late))))
-        _continue_all(relay, log, picture, found)
+        hgrc = {each.fingerprint.repository: each.hgrc for each in handover.repositories} if handover else {}
+        _continue_all(relay, log, picture, found, hgrc)
         _leave_roster(log, picture, name, wait)
         _put_away(settings)
     click.echo(f"{name} is the master {relay.source}, with {len(found)} repositories; start its relay and web servers")
+
+
+def _read_handover(file: str) -> Handover:
+    try:
+        with open(file, "rb") as handed:
+            return from_json(Handover, handed.read(HANDOVER_LIMIT), limit=HANDOVER_LIMIT)
+    except (OSError, MalformedEvent) as error:
+        raise Refused(f"{file}: expected what vcsreplicator handover wrote: {error}") from error
 
 
 def _find_here(settings: MirrorSettings) -> dict[str, FoundRepository]:
@@ -123,14 +148,29 @@ def _find_problems(
     return [*problems, *promotion.find_lacks(picture, settings, found, find_path)]
 
 
+def _find_differing(
+    relay: RelaySettings, handover: Handover, picture: Picture, found: Mapping[str, FoundRepository]
+) -> Iterator[str]:
+    opener = MasterRepositories(relay.roots, relay.source)
+    prints = {repository: read_copy(opener, each.folder) for repository, each in found.items()}
+    here = {repository: each for repository, each in prints.items() if each is not None}
+    return promotion.find_differing(handover, picture.states.values(), here)
+
+
 def _find_unread(settings: MirrorSettings, log: Log) -> list[str]:
     stored, beginnings = log.stored(settings.group, EVENTS), log.beginnings(EVENTS)
     unread = sum(max(0, end - stored.get(each, beginnings[each])) for each, end in log.ends(EVENTS).items())
     return [f"{unread} records of the log are not applied; start the mirror until it is caught up"] if unread else []
 
 
-def _continue_all(relay: RelaySettings, log: Log, picture: Picture, found: Mapping[str, FoundRepository]) -> None:
-    """Write the outbox of each repository, and the generations of all paths."""
+def _continue_all(
+    relay: RelaySettings,
+    log: Log,
+    picture: Picture,
+    found: Mapping[str, FoundRepository],
+    hgrc: Mapping[str, str | None],
+) -> None:
+    """Write the outbox of each repository, with the hgrc that was handed over, and the generations of all paths."""
     repositories = MasterRepositories(relay.roots, relay.source)
     for root, prefix in relay.roots.items():
         for path, generation in promotion.list_generations(picture.states.values()).items():
@@ -141,6 +181,7 @@ def _continue_all(relay: RelaySettings, log: Log, picture: Picture, found: Mappi
         assert here.checkpoint is not None
         if here.checkpoint.deleted:  # which a backup keeps
             continue
+        take_hgrc(here.folder, hgrc.get(here.checkpoint.repository))
         continue_outbox(repositories.open(here.folder), here.checkpoint, _read_logged(log, here.checkpoint))
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The outbox with which a mirror's repository goes on, and what a former master did not send."""
+"""What a master hands over, how a mirror's repository goes on with it, and what a former master did not send."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from mercurial import error
@@ -10,16 +11,70 @@ from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction as Transaction
 
 from ..outbox.entry import Entry, MirrorNeeds
-from ..outbox.file import Outbox
-from ..words.errors import Refused
+from ..outbox.file import Fork, Outbox, outbox_of
+from ..outbox.folder import Store, read_file, replace_file
+from ..words.errors import Refused, ReplicationError
 from ..words.event import NO_CHANGES, Event, MasterSettings, NamedEvent, Tip, Type
 from ..words.value import replace
+from . import hashes
 from .bundles import RepositoryOpener, make_bundle
 from .master.capture import FINALIZER
 from .master.repository import OWN
+from .replica import replicated
 
 if TYPE_CHECKING:
     from ..mirror.checkpoint import Checkpoint
+    from ..mirror.comparison import Fingerprint
+
+HGRC = b"hgrc"
+
+
+def close_outbox(repo: localrepository, reason: str) -> bool:
+    """Make a repository whose events are all in the log refuse every change from now on, for this reason.
+
+    Returns False, and changes nothing, while some are not, or another process works in it. Raises Refused for a repository that
+    refuses changes for another reason.
+    """
+    box = Outbox(repo.svfs)
+    try:
+        with repo.lock(wait=False), box.sending(wait=True):
+            fork = box.fork()
+            if fork is not None and fork.reason != reason:
+                raise Refused(f"it refuses pushes: {fork.reason}; see: vcsreplicator check")
+            if box.newest() is None or box.has_unsent() or repo.svfs.exists(b"journal"):
+                return False
+            if fork is None:
+                box.set_fork(Fork(reason=reason))
+            return True
+    except error.LockError:
+        return False
+
+
+def read_handed(opener: RepositoryOpener, folder: str) -> tuple[Fingerprint, str | None]:
+    """Read the fingerprint and the hgrc of a closed repository; raises Unavailable."""
+    repo = opener.open(folder)
+    fingerprint = hashes.fingerprint(repo, Outbox(repo.svfs).newest)
+    content = read_file(_control(folder).join(HGRC), limit=-1)
+    return fingerprint, content.decode("latin-1") or None
+
+
+def read_copy(opener: RepositoryOpener, folder: str) -> Fingerprint | None:
+    """Read the fingerprint of a mirror's repository; None if that cannot be done."""
+    try:
+        repo = opener.open(folder)
+        return hashes.fingerprint(repo, lambda: replicated.read(repo))
+    except (error.Error, ReplicationError, OSError, ValueError):
+        return None
+
+
+def take_hgrc(folder: str, content: str | None) -> None:
+    """Replace the hgrc of a mirror's repository that has no outbox yet; later an administrator may have changed it."""
+    if content is not None and outbox_of(folder).newest() is None:
+        replace_file(_control(folder), HGRC, content.encode("latin-1"))
+
+
+def _control(folder: str) -> Store:
+    return Store(os.path.join(folder, ".hg"))
 
 
 def continue_outbox(repo: localrepository, checkpoint: Checkpoint, logged: Event | None) -> None:

@@ -12,13 +12,15 @@ from ..status import SILENT
 from ..status.findings import REFUSES
 from ..words.errors import ReplicationError
 from ..words.records import ServiceTrouble
-from .mastership import IS_MASTER
+from .mastership import HANDED_OVER, IS_MASTER
 from .scan import find_repositories
 
 # Separates a repository's folder from the reason why its events wait.
 WAITS = ": events wait in its outbox: "
 
 ADOPT = "bring back the pushes that it lacks if you have them, then run `hg replicateadopt` in it (docs/push.md, Forks)"
+
+PROMOTE = "promote the mirror (docs/operating.md), or take the master back: vcsreplicator handover --undo"
 
 DEMOTE = "save what was not sent: vcsreplicator demote (docs/operating.md), and stop this relay"
 
@@ -52,7 +54,7 @@ def find_trouble(folder: str, box: Outbox, now: float, hint: str, *, patience: f
         fork = box.fork()
         if fork is not None:
             since = os.stat(os.path.join(folder, ".hg", "store", FORK.decode())).st_mtime
-            remedy = DEMOTE if fork.reason.endswith(IS_MASTER) else ADOPT
+            remedy = DEMOTE if fork.reason.endswith(IS_MASTER) else PROMOTE if fork.reason == HANDED_OVER else ADOPT
             return ServiceTrouble(text=f"{folder}{REFUSES}{fork.reason}; {remedy}", since=since, is_urgent=True)
         first = next(box.unsent(), None)
         if first is None:

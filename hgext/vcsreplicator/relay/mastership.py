@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The record of the newest promotion, which fences the relays of former masters."""
 
+import time
+from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 
-from ..log import SERVICES, Log, NewRecord
-from ..log.table import read_table
+from ..log import EVENTS, SERVICES, Log, NewRecord
+from ..log.table import find_beginnings, read_records, read_table
 from ..outbox.file import Fork
+from ..words import wire
 from ..words.errors import BadConfig, Fenced, Refused
 from ..words.records import MASTER_KEY, MasterRecord
 from ..words.shape import to_json, try_json
 
 # In the reason why a former master refuses pushes, behind the source of the new one.
 IS_MASTER = " is the master now"
+# Why a master's repositories refuse pushes before a promotion that was planned.
+HANDED_OVER = "its master is being handed over to another one; push again later, to the new one"
 
 
 def read_master(log: Log) -> MasterRecord | None:
@@ -45,3 +51,39 @@ def claim(log: Log, wanted: MasterRecord, expected: MasterRecord | None) -> None
             transactor.commit([NewRecord(topic=SERVICES, key=MASTER_KEY, value=to_json(wanted))])
         except Fenced as error:
             raise Refused("another promotion runs at the same time: look who is master, then try again") from error
+
+
+def take_back(log: Log, source: str, sent: Mapping[int, int]) -> None:
+    """Record that this master goes on; a handover that it wrote, and a promotion that replaced it, are void from now on.
+
+    `sent` has, by partition, the offset of the newest event that this master sent. Raises Refused if the new master has sent an
+    event after it: then nothing is lost only if the new one remains.
+    """
+    known = read_master(log)
+    former = frozenset[str]() if known is None else frozenset({*known.replaces, known.source}) - {source}
+    wanted = MasterRecord(
+        source=source, mirror="" if known is None else known.mirror, replaces=tuple(sorted(former)), time=time.time()
+    )
+    new = None if known is None or known.source == source else known.source
+    _refuse_sent(log, new, sent)
+    claim(log, wanted, known)
+    try:
+        _refuse_sent(log, new, sent)  # it sends nothing more
+    except Refused:
+        assert known is not None
+        claim(log, replace(known, time=time.time()), wanted)
+        raise
+
+
+def _refuse_sent(log: Log, source: str | None, sent: Mapping[int, int]) -> None:
+    """Raise Refused if a master has sent an event to the log behind these offsets."""
+    if source is None:
+        return
+    ends, places = log.ends(EVENTS), find_beginnings(log, EVENTS)
+    for topic, number in places:  # a log that lost records ends before what was sent
+        places[topic, number] = min(max(places[topic, number], sent.get(number, -1) + 1), ends[number])
+    for record in read_records(log, places):
+        if record.headers.get(wire.SOURCE) == source:
+            raise Refused(
+                f"{source} is the master and has sent events: hand it over (vcsreplicator handover), and promote a mirror of it"
+            )

@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 
 from hgext.vcsreplicator.mirror.checkpoint import before_first
-from hgext.vcsreplicator.mirror.jobs.promotion import find_former, find_lacks, find_rivals, list_generations
+from hgext.vcsreplicator.mirror.comparison import PARTS, Fingerprint
+from hgext.vcsreplicator.mirror.jobs.promotion import (
+    HandedRepository,
+    Handover,
+    find_differing,
+    find_former,
+    find_lacks,
+    find_rivals,
+    list_generations,
+)
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.mirror.task import FoundRepository
 from hgext.vcsreplicator.status import Picture
@@ -24,6 +33,12 @@ BEHIND = FoundRepository(
     folder="/repos/x", checkpoint=replace(before_first("a" * 32, "b" * 32, "x", 1), seq=2, id="e" * 32), serving=2
 )
 ELSEWHERE = replace(HERE, folder="/repos/~vcsreplicator/waiting/x")
+PRINT = Fingerprint(
+    repository="a" * 32, incarnation="b" * 32, seq=3, **{name: 5 if name == "length" else name for name in PARTS}
+)
+HANDED = Handover(
+    source="hg://old", promotion=None, repositories=(HandedRepository(path="x", fingerprint=PRINT, hgrc=None),)
+)
 NARROW = Roster(mirrors=(Mirror(name="alpha", state=MirrorState.ACTIVE, rules=Rules(exclude=("x",))),))
 
 
@@ -78,3 +93,25 @@ def test_the_new_master_counts_on_from_the_newest_generation_of_each_path() -> N
     stay = FormerPath(path="y", generation=4, until=2)
     states = [replace(STATE, stays=(stay,)), replace(STATE, path="y", generation=3), replace(STATE, generation=2)]
     assert list_generations(states) == {"x": 2, "y": 4}
+
+
+@pytest.mark.parametrize(
+    ("here", "expected"),
+    [
+        (PRINT, []),
+        (replace(PRINT, phases="other"), ["x: not as on the old master: at event 3: phases; start the mirror"]),
+        (replace(PRINT, seq=2), ["x: not as on the old master: at event 2, the master at 3; start the mirror"]),
+        (None, ["x: not as on the old master: the master has 5 changesets, this mirror nothing; start the mirror"]),
+    ],
+)
+def test_a_mirror_that_differs_from_what_was_handed_over_is_not_promoted(
+    here: Fingerprint | None, expected: list[str]
+) -> None:
+    found = list(find_differing(HANDED, [STATE], {} if here is None else {"a" * 32: here}))
+    assert [each.partition(" until")[0] for each in found] == expected
+
+
+def test_a_repository_that_began_after_the_handover_is_named() -> None:
+    states = [STATE, replace(STATE, repository="d" * 32, path="z"), replace(STATE, repository="e" * 32, deleted=True)]
+    [problem] = find_differing(HANDED, states, {"a" * 32: PRINT})
+    assert problem == "z: it was not handed over; run vcsreplicator handover on the old master again"

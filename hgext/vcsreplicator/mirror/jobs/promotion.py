@@ -2,12 +2,35 @@
 """What keeps a mirror from becoming the master. Pure."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 
 from ...status import SILENT, Picture
 from ...words.records import RELAY_KEY, MasterRecord, RepositoryState
+from ..comparison import ComparisonOutcome, Fingerprint, judge
 from ..settings import MirrorSettings
 from ..task import FoundRepository
 from .verify import is_included
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandedRepository:
+    """A repository of a master that refuses pushes; `hgrc` has one character for each byte of the file."""
+
+    path: str
+    fingerprint: Fingerprint
+    hgrc: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handover:
+    """What the master `source` hands over, all of whose events are in the log.
+
+    `promotion` was the newest one then: after another one the handover is void.
+    """
+
+    source: str
+    promotion: MasterRecord | None
+    repositories: tuple[HandedRepository, ...]
 
 
 def find_former(picture: Picture, known: MasterRecord | None) -> frozenset[str]:
@@ -60,6 +83,20 @@ def find_lacks(
                 f"{state.path}: its folder {here.folder} is {find_path(here.folder) or 'no path'} on the master; "
                 "correct [relay.roots]"
             )
+
+
+def find_differing(
+    handover: Handover, states: Collection[RepositoryState], here: Mapping[str, Fingerprint]
+) -> Iterator[str]:
+    """Say of each repository how the mirror's copy differs from what was handed over; `here` is by id."""
+    handed = {each.fingerprint.repository: each for each in handover.repositories}
+    for repository, each in handed.items():
+        outcome, note = judge(here.get(repository), each.fingerprint)
+        if outcome is not ComparisonOutcome.EQUAL:
+            yield f"{each.path}: not as on the old master: {note}; start the mirror until it is caught up, or heal it"
+    for state in states:
+        if not state.deleted and state.source == handover.source and state.repository not in handed:
+            yield f"{state.path}: it was not handed over; run vcsreplicator handover on the old master again"
 
 
 def list_generations(states: Collection[RepositoryState]) -> dict[str, int]:

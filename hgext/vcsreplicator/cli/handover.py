@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`vcsreplicator handover`: prepares a living master for the promotion of a mirror, or takes the master back."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import click
+
+from pushlog.store.frames import TornRecord
+
+from ..config import Config
+from ..hg.master.creation import DELETED, NOTES
+from ..hg.promoting import close_outbox, read_handed
+from ..hg.relaying import MasterRepositories
+from ..log import Log
+from ..log.ownership import name_owner
+from ..mirror.jobs.promotion import HandedRepository, Handover, find_rivals
+from ..outbox.file import outbox_of
+from ..relay.mastership import HANDED_OVER, IS_MASTER, fork_of_former, read_master, take_back
+from ..relay.scan import find_repositories, may_hold_repositories
+from ..relay.settings import RelaySettings
+from ..status.follower import Follower
+from ..words.errors import Refused, ReplicationError, visible
+from ..words.shape import to_json
+from .options import log_of, relay_of, with_config, with_wait
+
+# Seconds between two looks at what is not sent yet.
+LOOK = 0.5
+# Repositories that one refusal names.
+NAMED = 20
+
+
+@click.command()
+@click.option("--output", metavar="FILE", help="The file to write, for promote --handover.")
+@click.option("--undo", is_flag=True, help="Take the master back, before the new one has sent an event.")
+@with_wait(default=60.0, help="How long to wait until all events are in the log.")
+@with_config
+def command(config: Config, output: str | None, undo: bool, wait: float) -> None:
+    """Hand this master over to a mirror: every repository refuses pushes from now on.
+
+    Run it on the master's machine, with its relay running. Each repository is closed once the log has all of its events.
+    Then the file is written by which `promote` compares the mirror's copies. If you interrupt the command, run it again.
+    """
+    relay = relay_of(config)
+    if relay is None:
+        raise Refused(f"{config.file}: section [relay] is missing; run this on the master's machine")
+    if undo == (output is not None):
+        raise click.UsageError("expected either --output FILE or --undo")
+    for root in relay.roots:
+        if owner := name_owner(root):
+            raise Refused(f"{root} belongs to another user{owner}")
+    with log_of(config) as log:
+        if output is None:
+            count = _take_back(relay, log)
+            click.echo(f"{relay.source} is the master; {count} repositories accept pushes again: start its relay")
+            return
+        known = read_master(log)
+        if (fork := fork_of_former(known, relay.source)) is not None:
+            raise Refused(fork.reason)
+        repositories = MasterRepositories(relay.roots, relay.source)
+        _close_all(relay, repositories, wait)
+        handed = tuple(_read_all(relay, repositories))
+    _write(Path(output), to_json(Handover(source=relay.source, promotion=known, repositories=handed)))
+    click.echo(
+        f"{len(handed)} repositories refuse pushes, and the log has all of their events; stop the relay, then on the "
+        f"mirror's machine: vcsreplicator promote NAME --handover {Path(output).name} --yes"
+    )
+
+
+def _close_all(relay: RelaySettings, repositories: MasterRepositories, wait: float) -> None:
+    """Make all repositories refuse pushes; raises Refused if events are not sent in time, having closed the others."""
+    end = time.monotonic() + wait
+    while left := list(_close_those_sent(relay, repositories)):
+        if time.monotonic() > end:
+            raise Refused("\n".join((f"{len(left)} repositories accept pushes still:", *map(visible, left[:NAMED]))))
+        time.sleep(LOOK)
+
+
+def _close_those_sent(relay: RelaySettings, repositories: MasterRepositories) -> Iterator[str]:
+    """Close each repository whose events are all in the log, and describe the others."""
+    unreadable: list[OSError] = []
+    for root in relay.roots:
+        for folder in find_repositories(root, unreadable.append):
+            try:
+                if not close_outbox(repositories.open(folder), HANDED_OVER):
+                    yield f"{folder}: events are not in the log, or a push is on its way; does the relay run?"
+            except (ReplicationError, TornRecord, OSError) as error:
+                yield f"{folder}: {error}"
+        for folder in find_repositories(os.path.join(root, NOTES, DELETED)):
+            yield f"{folder}: its deletion is not in the log; does the relay run?"
+    yield from (str(error) for error in unreadable if may_hold_repositories(error))
+
+
+def _read_all(relay: RelaySettings, repositories: MasterRepositories) -> Iterator[HandedRepository]:
+    for root in relay.roots:
+        for folder in find_repositories(root):
+            fingerprint, hgrc = read_handed(repositories, folder)
+            newest = outbox_of(folder).newest()
+            assert newest is not None
+            yield HandedRepository(path=newest.path, fingerprint=fingerprint, hgrc=hgrc)
+
+
+def _write(file: Path, content: bytes) -> None:
+    """Write a file that its owner alone may read, in one step: each hgrc may have passwords."""
+    new = file.with_name(f"{file.name}.new")
+    try:
+        new.unlink(missing_ok=True)
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as out:
+            out.write(content)
+            out.flush()
+            os.fsync(out.fileno())
+        new.replace(file)
+    except OSError as error:
+        raise Refused(f"{file}: cannot be written: {error.strerror}") from error
+
+
+def _take_back(relay: RelaySettings, log: Log) -> int:
+    """Go on as the master, and return how many repositories accept pushes again.
+
+    Those that refuse them for another reason than a handover or a promotion still do.
+    """
+    known = read_master(log)
+    with closing(Follower(log)) as follower:
+        now = follower.present()
+        others = () if known is None else {known.source} - {relay.source}
+        if rivals := list(find_rivals(follower.picture, others, relay.source, now)):
+            raise Refused("\n".join(map(visible, rivals)))
+    folders = [folder for root in relay.roots for folder in find_repositories(root)]
+    sent: dict[int, int] = {}
+    for mark in (outbox_of(folder).sent() for folder in folders):
+        if mark is not None and mark.partition is not None and mark.offset is not None:
+            sent[mark.partition] = max(mark.offset, sent.get(mark.partition, -1))
+    take_back(log, relay.source, sent)
+    count = 0
+    for box in map(outbox_of, folders):
+        with box.sending(wait=True):
+            fork = box.fork()
+            if fork is not None and (fork.reason == HANDED_OVER or fork.reason.endswith(IS_MASTER)):
+                box.set_fork(None)
+                count += 1
+    return count

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A living master hands over what the log has of it, and may go on until the new master sends."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from hgext.vcsreplicator.cli import handover
+from hgext.vcsreplicator.log import EVENTS, SERVICES, Log, NewRecord, topics
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.mirror.jobs.promotion import Handover
+from hgext.vcsreplicator.relay.lacking import find_trouble
+from hgext.vcsreplicator.relay.mastership import read_master
+from hgext.vcsreplicator.words import wire
+from hgext.vcsreplicator.words.errors import Refused
+from hgext.vcsreplicator.words.records import MASTER_KEY, MasterRecord
+from hgext.vcsreplicator.words.shape import from_json, to_json
+from testing.builders.master.pushing import RECORDED, UNRELAYED, Master, new_master, running_relay
+
+pytestmark = pytest.mark.processes
+
+PROMOTED = MasterRecord(source="hg://alpha", mirror="alpha", replaces=("hg://master",), time=1.0)
+
+
+@dataclass
+class Installation:
+    """A master with a repository, its log, and the verb."""
+
+    master: Master
+    log: Log
+    config: Path
+
+    @property
+    def file(self) -> Path:
+        return self.config.with_name("handed")
+
+    def hand_over(self, *options: str) -> str:
+        """What `vcsreplicator handover` prints."""
+        words = [*(options or ("--output", str(self.file))), "--wait", "0", "--config", str(self.config)]
+        return CliRunner().invoke(handover.command, words, catch_exceptions=False, standalone_mode=False).output
+
+    def promote_another(self, record: MasterRecord = PROMOTED) -> None:
+        self.log.append([NewRecord(topic=SERVICES, key=MASTER_KEY, value=to_json(record))])
+
+
+@pytest.fixture
+def it(tmp_path: Path) -> Iterator[Installation]:
+    url, config = f"sqlite://{tmp_path}/log.db", tmp_path / "services.toml"
+    with open_log(url, creates=True) as log, new_master() as master:
+        log.create(topics())
+        config.write_text(
+            f'log = "{url}"\n[relay]\nsocket = "{master.socket}"\nsource = "hg://master"\n'
+            f'[relay.roots]\n"{master.root}" = ""\n'
+        )
+        yield Installation(master, log, config)
+
+
+def test_a_master_is_handed_over_once_the_log_has_all_of_its_events(it: Installation) -> None:
+    master = it.master
+    with running_relay(master.settings(), it.log):
+        for name in ("one", "two"):
+            master.create(name)
+            master.commit(name, "sent")
+            assert RECORDED in master.push(name)
+    (master.root / "one" / ".hg" / "hgrc").write_bytes(b"[hooks]\nx = \xff\n")
+    master.commit("one", "unsent")
+    assert UNRELAYED in master.push("one")
+    with pytest.raises(
+        Refused, match=rf"1 repositories accept pushes still:\n{master.root}/one: events are not in the"
+    ):
+        it.hand_over()
+    assert not it.file.exists()
+    master.commit("two", "refused at first")
+    assert "refuses changes: its master is being handed over" in master.push("two", check=False)
+    with running_relay(master.settings(), it.log):
+        master.commit("one", "sent with the one before")
+        master.push("one")
+        for _ in range(2):
+            assert "2 repositories refuse pushes, and the log has all of their events" in it.hand_over()
+    assert it.file.stat().st_mode & 0o077 == 0
+    handed = from_json(Handover, it.file.read_bytes())
+    assert {each.path: (each.fingerprint.seq, each.hgrc) for each in handed.repositories} == {
+        "one": (4, "[hooks]\nx = \xff\n"),
+        "two": (2, None),
+    }
+    trouble = find_trouble(str(master.root / "one"), master.outbox("one"), 0.0, "")
+    assert trouble is not None
+    assert "promote the mirror" in trouble.text
+    assert "2 repositories accept pushes again" in it.hand_over("--undo")
+    made = read_master(it.log)
+    assert made is not None, "the file is void from now on"
+    with running_relay(master.settings(), it.log):
+        assert RECORDED in master.push("two")
+
+
+def test_what_a_false_promotion_left_is_cleared_once_the_master_is_taken_back(it: Installation) -> None:
+    master = it.master
+    with running_relay(master.settings(), it.log):
+        master.create("one")
+        master.commit("one", "first")
+        it.promote_another()
+        assert "hg://alpha is the master now" in master.push("one", check=False)
+    with pytest.raises(Refused, match="hg://alpha is the master now"):
+        it.hand_over()
+    assert "1 repositories accept pushes again" in it.hand_over("--undo")
+    made = read_master(it.log)
+    assert made is not None
+    assert (made.source, made.replaces) == ("hg://master", ("hg://alpha",))
+    with running_relay(master.settings(), it.log):
+        assert RECORDED in master.push("one")
+
+
+def test_a_master_is_not_taken_back_after_an_event_of_the_new_one(it: Installation) -> None:
+    it.promote_another()
+    it.log.append([NewRecord(topic=EVENTS, key="a" * 32, value=b"{}", headers={wire.SOURCE: "hg://alpha"})])
+    with pytest.raises(Refused, match="hg://alpha is the master and has sent events: hand it over"):
+        it.hand_over("--undo")
+    assert read_master(it.log) == PROMOTED
