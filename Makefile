@@ -46,7 +46,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export HYPOTHESIS_NO_PLUGINS := 1
 
 .SILENT:
-.PHONY: demo venv test test-all test-versions faults check $(CHECKS) format bench docs man lock clean
+.PHONY: demo venv test test-all test-versions faults check $(CHECKS) format bench docs man dist lock clean
 
 demo: venv
 	$(BIN)/vcsreplicator demo
@@ -142,6 +142,12 @@ docs: $(VENV)/installed-for-tests
 # Manual pages of all verbs, for packagers.
 man: $(VENV)/installed-for-tests
 	$(BIN)/python -m testing.man_pages build/man
+
+# A source distribution and the wheel made of it, in dist; the same bytes from the same commit.
+dist: $(VENV)/installed-for-tests
+	umask 022; export SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)}; rm -rf dist; \
+	$(BIN)/python -c 'from setuptools.build_meta import build_sdist; build_sdist("dist")' > /dev/null && \
+	$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist dist/*.tar.gz
 
 # Newer versions within the bounds of pyproject.toml; read the difference before you commit it.
 lock: $(INSTALLED)

@@ -9,6 +9,7 @@ import sys
 import sysconfig
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,6 +91,44 @@ def test_the_wheel_holds_every_module_and_every_data_file(wheel: Path) -> None:
         if path.is_file() and path.suffix != ".pyc" and str(path.relative_to(CHECKOUT)) not in names
     ]
     assert not missing
+
+
+# As pip does: the wheel is built from the source distribution.
+BUILD = """
+import os, shutil
+from setuptools.build_meta import build_sdist, build_wheel
+source = build_sdist("dist")
+shutil.unpack_archive(f"dist/{source}", "unpacked")
+os.chdir(f"unpacked/{source.removesuffix('.tar.gz')}")
+build_wheel("../../dist")
+"""
+
+
+def build(project: Path, seconds: int, umask: int) -> dict[str, bytes]:
+    """A source distribution and a wheel, of files with these times and rights."""
+    for path in project.rglob("*"):
+        path.chmod((0o777 if path.is_dir() else 0o666) & ~umask)
+        os.utime(path, (seconds, seconds))
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
+    command = [sys.executable, "-c", BUILD]
+    subprocess.run(command, cwd=project, env=environment, check=True, stdout=subprocess.DEVNULL)
+    return {file.name: file.read_bytes() for file in (project / "dist").iterdir()}
+
+
+@pytest.mark.parametrize("is_whole", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_distributions_built_twice_have_equal_bytes(is_whole: bool, request: Any, tmp_path: Path) -> None:
+    projects = [tmp_path / name for name in ("first", "second")]
+    for project in projects:
+        if is_whole:
+            shutil.copytree(request.getfixturevalue("source"), project, ignore=shutil.ignore_patterns("dist"))
+        else:
+            (project / "hooks").mkdir(parents=True)
+            (project / "hooks" / "__init__.py").touch()
+            (project / "pyproject.toml").write_text('[project]\nname = "hooks"\nversion = "1"\n')
+            shutil.copy(CHECKOUT / "setup.py", project)
+    first, second = build(projects[0], 1600000000, 0o022), build(projects[1], 1800000000, 0o002)
+    assert len(first) == 2
+    assert [name for name in first if first[name] != second[name]] == []
 
 
 def test_the_package_alone_needs_mercurial_and_nothing_else(wheel: Path) -> None:
