@@ -70,6 +70,20 @@ def written(unit: dict[str, list[str]]) -> set[str]:
     return {path.removeprefix("-") for line in unit.get("ReadWritePaths", ()) for path in line.split()}
 
 
+def test_setup_copies_no_unit_that_a_package_gave_to_systemd() -> None:
+    """The copy would hide the unit of the package's next release."""
+    found = FoundHost(programs="/opt/vcsreplicator/bin", units=UNITS, known_units=UNITS)
+    paths = [path for path in files(make_plan(answer(), found, with_systemd=True)) if path.startswith("/etc/systemd")]
+    copies = {path.rpartition("/")[2] for path in paths if path.endswith(".service")}
+    assert copies == {"vcsreplicator-web-alpha.service"}  # the package has no unit of this name
+    assert "/etc/systemd/system/vcsreplicator-relay.service.d/setup.conf" in paths
+
+
+def test_setup_copies_a_unit_that_runs_programs_of_another_folder() -> None:
+    found = FoundHost(programs="/usr/vcs/bin", units=UNITS, known_units=UNITS)
+    assert "/etc/systemd/system/vcsreplicator-relay.service" in files(make_plan(answer(), found, with_systemd=True))
+
+
 @pytest.mark.parametrize("role", Role)
 def test_every_role_gets_a_services_file_that_is_correct(role: Role, tmp_path: Any) -> None:
     file = tmp_path / "vcsreplicator.toml"

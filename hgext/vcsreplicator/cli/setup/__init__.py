@@ -40,6 +40,8 @@ from .texts import PASSWORD
 
 # Where systemd runs, and nowhere else.
 _SYSTEMD = "/run/systemd/system"
+# Where packages of the distribution have their units.
+_DISTRIBUTED = "/usr/lib/systemd/system"
 
 
 @click.command()
@@ -97,7 +99,7 @@ def command(
     examined = _examine(machine, answers)
     if not machine.has_prefix and not dry_run:
         fix = _settle_rights(machine, answers, examined, is_fixed=fix, may_ask=ask is not None)
-    found = _look_around(answers, examined, is_fixed=fix and not machine.has_prefix)
+    found = _look_around(machine, answers, examined, is_fixed=fix and not machine.has_prefix)
     with_systemd = not no_systemd and os.path.isdir(_SYSTEMD)
     steps = make_plan(answers, found, with_systemd=with_systemd)
     todo = _choose_steps(machine, steps, is_fixed=fix, is_replaced=replace)
@@ -161,7 +163,7 @@ def _settle_rights(
     raise Refused("setup: rights are missing, see above: run the commands, or add --fix")
 
 
-def _look_around(answers: HostAnswers, examined: Examination, *, is_fixed: bool) -> FoundHost:
+def _look_around(machine: Machine, answers: HostAnswers, examined: Examination, *, is_fixed: bool) -> FoundHost:
     """Find the programs, the packaged units and the key; raises BadConfig."""
     programs = Path(sys.executable).parent
     for folder in (programs, *programs.parents):
@@ -169,9 +171,7 @@ def _look_around(answers: HostAnswers, examined: Examination, *, is_fixed: bool)
             raise BadConfig(f"setup: {programs}: other users may not enter {folder}: install in /opt/vcsreplicator")
     checkout = Path(__file__).parents[4] / "docs/systemd"
     packaged = Path(sysconfig.get_path("data"), "share/vcsreplicator/systemd")
-    units = {
-        file.name: file.read_text("utf-8") for file in (checkout if checkout.is_dir() else packaged).glob("*.service")
-    }
+    units = _read_units(checkout if checkout.is_dir() else packaged)
     if not units:
         raise BadConfig(f"setup: {packaged}: expected the units of systemd: install the package again")
     if answers.brokers and not os.path.exists(PASSWORD):
@@ -186,11 +186,16 @@ def _look_around(answers: HostAnswers, examined: Examination, *, is_fixed: bool)
     return FoundHost(
         programs=str(programs),
         units=units,
+        known_units=_read_units(machine.place(_DISTRIBUTED)),
         repositories=examined.replicable,
         lacking=lacking,
         has_key=has_key,
         home=home,
     )
+
+
+def _read_units(folder: Path) -> dict[str, str]:
+    return {file.name: file.read_text("utf-8") for file in folder.glob("vcsreplicator-*.service")}
 
 
 def _knows_master(url: str, home: str) -> bool:

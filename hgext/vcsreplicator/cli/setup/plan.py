@@ -3,7 +3,8 @@
 
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import PurePath
 
 from ...config import DEFAULT_FILE
 from ...words.errors import visible
@@ -120,13 +121,14 @@ def describe(step: SetupStep) -> str:
 class FoundHost:
     """What the machine has.
 
-    `programs` is the folder of `vcsreplicator` and `hg`, `units` the packaged units by name, `repositories` how many can be
-    replicated. `lacking` are the steps that give these the rights that they need. `home` is that of the user HG; `has_key` says
-    whether master and mirror can know each other's keys.
+    `programs` is the folder of `vcsreplicator` and `hg`, `units` the packaged units by name, `known_units` those that a package
+    of the distribution gave to systemd, `repositories` how many can be replicated. `lacking` are the steps that give these the
+    rights that they need. `home` is that of the user HG; `has_key` says whether master and mirror can know each other's keys.
     """
 
     programs: str
     units: Mapping[str, str]
+    known_units: Mapping[str, str] = field(default_factory=dict)
     repositories: int = 0
     lacking: tuple[GiveRights, ...] = ()
     has_key: bool = True
@@ -190,9 +192,12 @@ def _list_files(answers: HostAnswers, found: FoundHost) -> Iterator[SetupStep]:
     if answers.brokers:
         yield GiveSecret(texts.PASSWORD, answers.services_user)
     for unit in texts.list_units(answers):
-        packaged = found.units[f"vcsreplicator-{unit.packaged}.service"]
-        for path, text in ((unit.file, packaged), (f"{unit.file}.d/setup.conf", unit.write_additions())):
-            yield WriteFile(path, text.replace(f"{texts.PACKAGED}/", f"{found.programs}/"))
+        packaged, additions = found.units[f"vcsreplicator-{unit.packaged}.service"], unit.write_additions()
+        for path, text in ((unit.file, packaged), (f"{unit.file}.d/setup.conf", additions)):
+            here = text.replace(f"{texts.PACKAGED}/", f"{found.programs}/")
+            # A copy would hide the unit of the package's next release.
+            if here != found.known_units.get(PurePath(path).name):
+                yield WriteFile(path, here)
 
 
 def _list_commands(answers: HostAnswers, found: FoundHost, *, with_systemd: bool) -> Iterator[SetupStep]:
