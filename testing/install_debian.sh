@@ -22,7 +22,7 @@ services)
         program mvn maven
     fi
     [ -n "${VCSREPLICATOR_TEST_AMQP:-}" ] || program rabbitmq-server rabbitmq-server
-    program chromium chromium
+    program chromium-headless-shell chromium-headless-shell
     program chromedriver chromium-driver
     program promtool prometheus
     program strace strace

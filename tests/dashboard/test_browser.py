@@ -6,7 +6,6 @@ With VCSREPLICATOR_TEST_SCREENSHOTS=FOLDER each page is kept there as a picture,
 
 import base64
 import os
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from hgext.vcsreplicator.dashboard.acts import ActJournal, ActOutcome, read_act
 from hgext.vcsreplicator.dashboard.server import run
 from hgext.vcsreplicator.dashboard.settings import DashboardRole, DashboardSettings
 from hgext.vcsreplicator.demo.ports import free_port
+from testing.builders.browser import open_browser
 from testing.waiting import eventually
 from tests.dashboard.conftest import AS_OPERATOR, SECRET, Installation, fill, fill_notifier, users_file
 
@@ -110,14 +110,8 @@ def address(installation: Installation, folder: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[webdriver.Chrome]:
-    options = webdriver.ChromeOptions()
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    options.add_argument(f"--host-resolver-rules=MAP {HOST} 127.0.0.1")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
-    yield driver
-    driver.quit()
+    with open_browser(f"host-resolver-rules=MAP {HOST} 127.0.0.1") as browser:
+        yield browser
 
 
 def show(browser: webdriver.Chrome, url: str, *, width: int = 1280, scheme: str = "light") -> None:

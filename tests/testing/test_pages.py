@@ -4,7 +4,6 @@
 import os
 import random
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ from mkdocs.config import load_config
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 
+from testing.builders.browser import open_browser
 from testing.services.cache import CHECKOUT
 from testing.waiting import eventually
 
@@ -84,19 +84,8 @@ def test_the_site_loads_nothing_from_another_host(site: Path) -> None:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[webdriver.Chrome]:
     """A browser with the width of a phone whose user prefers dark pages."""
-    options = webdriver.ChromeOptions()
-    # Without the last, a page in a file may not start the worker of the search.
-    for argument in (
-        "headless=new",
-        "no-sandbox",
-        "disable-gpu",
-        "disable-dev-shm-usage",
-        "allow-file-access-from-files",
-    ):
-        options.add_argument(f"--{argument}")
-    options.page_load_strategy = "eager"
-    options.set_capability("goog:loggingPrefs", {"browser": "SEVERE"})
-    with webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver"))) as driver:
+    # Without this, a page in a file may not start the worker of the search.
+    with open_browser("allow-file-access-from-files") as driver:
         metrics = {"width": 390, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}

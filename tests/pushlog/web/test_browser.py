@@ -16,12 +16,12 @@ from urllib.parse import quote
 import pytest
 from mercurial import bookmarks, context
 from mercurial.node import hex
-from selenium import webdriver
 from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.by import By
 
 from pushlog.store.session import session_of
 from pushlog.store.storage import Pushlog
+from testing.builders.browser import open_browser
 from testing.waiting import eventually
 from testing.warm_hg import shared_hg
 from tests.pushlog.conftest import Site, environment
@@ -88,19 +88,8 @@ def hostile(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser():
-    options = webdriver.ChromeOptions()
-    for argument in (
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--window-size=1280,900",
-    ):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
-    yield driver
-    driver.quit()
+    with open_browser("window-size=1280,900") as browser:
+        yield browser
 
 
 def complaints(browser):
