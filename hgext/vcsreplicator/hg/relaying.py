@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, cast
 
-from mercurial import configitems, error
+from mercurial import config, configitems, error
 from mercurial.localrepo import localrepository
 from mercurial.utils import stringutil
 
@@ -101,6 +101,17 @@ class MasterRepositories(RepositoryOpener):
             formats.refuse_format(self.open(folder))
         except (error.Abort, error.RepoError) as problem:
             raise Refused(text(stringutil.forcebytestr(problem))) from problem
+
+    @staticmethod
+    def runs_code(hgrc: bytes) -> bool:
+        """Return whether an hgrc runs code in a push, or may: it includes another file, or cannot be read."""
+        found = config.config()
+        try:
+            found.parse(b"hgrc", hgrc)
+        except error.ConfigError:
+            return True
+        includes = any(line.startswith(b"%include") for line in hgrc.splitlines())
+        return includes or any(map(found.items, (b"hooks", b"extensions")))
 
     def is_changed_outside(self, folder: str) -> bool | None:
         """Return whether the changelog is another than the newest event left it.

@@ -10,6 +10,7 @@ from mercurial import ui as uimod
 
 from hgext.vcsreplicator.cli.setup import repositories
 from hgext.vcsreplicator.cli.setup.repositories import Examination, ProblemKind, examine
+from hgext.vcsreplicator.hg.relaying import MasterRepositories
 from pushlog.versions import factory, initialize
 
 OWN_GROUP = grp.getgrgid(os.getegid()).gr_name
@@ -107,7 +108,11 @@ def test_a_root_that_is_missing_has_nothing_wrong(tmp_path: Path) -> None:
         ("[extensions]\n\n; no\nx =\n", True),
         ("[hooks]\n# x = y\n[web]\nname = x\n", False),
         (f"[hooks]{chr(10) * 100_000}{' ' * 100_000}", False),
+        ("[hooks] of mine\nx = y\n", True),
+        ("[hooks]\n#\x0c[web]\nx = y\n", True),
+        ("%include elsewhere\n", True),
+        ("no section\n", True),
     ],
 )
 def test_an_hgrc_that_runs_code_is_told_from_one_that_does_not(text: str, expected: bool) -> None:
-    assert repositories._runs_code(text) is expected
+    assert MasterRepositories.runs_code(text.encode()) is expected

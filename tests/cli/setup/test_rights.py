@@ -121,3 +121,19 @@ def test_folders_within_a_thousand_folders_are_refused_in_a_line(root: Path) -> 
             give(root)
     finally:
         subprocess.run(["rm", "-rf", str(store)], check=True)  # pytest's own removal recurses
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o664])
+def test_setup_gives_no_user_that_is_trusted_an_accounts_hgrc(
+    mode: int, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mercurial runs the hooks of an hgrc whose owner is trusted, in each push."""
+    for name in ("hgrc", "requires"):
+        (root / "team/a/.hg" / name).touch()
+        (root / "team/a/.hg" / name).chmod(mode)
+    given = []
+    monkeypatch.setattr(os, "fchown", lambda file, *owner: given.append(os.readlink(f"/proc/self/fd/{file}")))
+    give(root)
+    is_of_root_alone = os.geteuid() == 0 and mode == 0o644
+    assert (str(root / "team/a/.hg/hgrc") in given) is is_of_root_alone
+    assert str(root / "team/a/.hg/requires") in given

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...outbox.folder import open_regular
+from ...outbox.folder import open_unlinked
 from ...relay.reasons.rights import give_repositories
 from ...relay.scan import find_repositories, may_hold_repositories
 from ...status.wording import name_paths
@@ -27,8 +27,7 @@ from .answers import HG
 if TYPE_CHECKING:
     from ...hg.relaying import MasterRepositories
 
-# Sections of a repository's hgrc that run code in a push; bytes of it that are read.
-_CODE = ("[hooks]", "[extensions]")
+# Bytes of a repository's hgrc that are read.
 _CODE_LIMIT = 1 << 20
 
 
@@ -41,7 +40,7 @@ class ProblemKind(enum.Enum):
     UNSERVED = "rename each: a mirror could not copy it, and would wait for it"
     RIGHTS = "give"
     HGRC = "chmod go-w"
-    CODE = "read it, and keep only what you know"
+    CODE = "read it, keep only what you know, and let hg own it"
     READING = "let root read it, or move it out of the root"
     ROOM = "choose a folder on another disk"
 
@@ -117,24 +116,14 @@ def _examine_content(folder: str, opener: "MasterRepositories") -> Iterator[tupl
     except (Refused, OSError) as error:
         yield ProblemKind.FORMAT, str(error).replace(folder, "FOLDER")
     hgrc = f"{folder}/.hg/hgrc"
-    with contextlib.suppress(OSError), open(hgrc, encoding="utf-8", errors="replace", opener=open_regular) as file:
-        if os.path.islink(hgrc):
-            yield ProblemKind.CODE, "its hgrc is a link, to a file that others may own"
-        elif os.fstat(file.fileno()).st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if os.path.islink(hgrc):
+        yield ProblemKind.CODE, "its hgrc is a link, to a file that others may own"
+        return
+    with contextlib.suppress(OSError), open(hgrc, "rb", opener=open_unlinked) as file:
+        if os.fstat(file.fileno()).st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             yield ProblemKind.HGRC, "other users than its owner may write its hgrc, which may have hooks"
-        if _runs_code(file.read(_CODE_LIMIT)):
-            yield ProblemKind.CODE, "its hgrc has hooks or extensions, which run in each push"
-
-
-def _runs_code(text: str) -> bool:
-    """Return whether an hgrc has a line in a section that runs code."""
-    section = ""
-    for line in text.splitlines():
-        if line.startswith("["):
-            section = line.strip()
-        elif section in _CODE and line.strip() and line[0] not in "#; \t":
-            return True
-    return False
+        if opener.runs_code(file.read(_CODE_LIMIT)):
+            yield ProblemKind.CODE, "its hgrc has hooks or extensions, which run in each push if its owner is trusted"
 
 
 def _examine_use(folder: str, root: str) -> Iterator[tuple[ProblemKind, str]]:

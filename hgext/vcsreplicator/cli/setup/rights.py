@@ -19,7 +19,8 @@ _IS_NO_FILE = (errno.ELOOP, errno.ENOENT, errno.ENXIO)
 def give_repository(root: str, folder: str, user: int, group: int) -> None:
     """Give a repository below `root` to a user and a group, with the right to write all but its hgrc.
 
-    Raises OSError, also where a link is in place of a folder above the repository, and Refused if its folders are too deep.
+    An hgrc that other accounts may have written stays theirs: Mercurial runs the hooks of one whose owner it trusts. Raises
+    OSError, also where a link is in place of a folder above the repository, and Refused if its folders are too deep.
     """
     with open_below(root, PurePath(folder).relative_to(root).parts) as place:
         try:
@@ -35,20 +36,22 @@ def give_repository(root: str, folder: str, user: int, group: int) -> None:
 
 
 def _give_file(folder: int, name: str, user: int, group: int, *, is_hgrc: bool) -> None:
-    for file, mode in _open_file(folder, name):
-        os.fchown(file, user, group)
-        os.fchmod(file, mode & ~0o020 if is_hgrc else mode | (0o070 if mode & 0o111 else 0o060))
+    for file, found in _open_file(folder, name):
+        mode = found.st_mode & 0o777
+        if not is_hgrc or (found.st_uid == 0 and not mode & 0o022):
+            os.fchown(file, user, group)
+        os.fchmod(file, mode & ~0o022 if is_hgrc else mode | (0o070 if mode & 0o111 else 0o060))
 
 
 def close_hgrc(root: str, folder: str) -> None:
     """Let only its owner write the hgrc of a repository below `root`; raises OSError as above."""
     with open_below(root, PurePath(folder, ".hg").relative_to(root).parts) as place:
-        for file, mode in _open_file(place, "hgrc"):
-            os.fchmod(file, mode & ~0o022)
+        for file, found in _open_file(place, "hgrc"):
+            os.fchmod(file, found.st_mode & 0o777 & ~0o022)
 
 
-def _open_file(folder: int, name: str) -> Iterator[tuple[int, int]]:
-    """Yield a file and its rights; nothing for a link, a pipe, or what is gone."""
+def _open_file(folder: int, name: str) -> Iterator[tuple[int, os.stat_result]]:
+    """Yield a file and what it was; nothing for a link, a pipe, or what is gone."""
     try:
         file = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     except OSError as error:
@@ -58,6 +61,6 @@ def _open_file(folder: int, name: str) -> Iterator[tuple[int, int]]:
     try:
         found = os.fstat(file)
         if stat.S_ISREG(found.st_mode):
-            yield file, found.st_mode & 0o777
+            yield file, found
     finally:
         os.close(file)
