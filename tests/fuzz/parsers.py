@@ -168,7 +168,7 @@ def read_served(content: bytes) -> object:
 def read_subscription(content: bytes) -> SubscriptionRecord:
     """Read a subscription as the notifier fills its database from the log."""
     found = read_storable(SubscriptionRecord, content)
-    found.runs_command()
+    found.names_foreign_secret()
     return found
 
 

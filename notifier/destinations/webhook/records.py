@@ -163,8 +163,8 @@ class WebhookRecords:
                     named = read_storable(DatabaseRecord, record.value).id
                 elif kind == "subscription":
                     found = read_storable(SubscriptionRecord, record.value)
-                    if found.runs_command():
-                        raise MalformedEvent("a secret that a command prints: only the configuration may have one")
+                    if found.names_foreign_secret():
+                        raise MalformedEvent("a secret that is in no file: only the configuration may have one")
                     subscriptions[item] = found
                 elif kind == "owed":
                     owed.append(read_storable(OwedDelivery, record.value))

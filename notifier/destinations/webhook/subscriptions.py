@@ -37,13 +37,14 @@ class SubscriptionRecord:
     paused_reason: str | None = None
     failing_since: Time | None = None
 
-    def runs_command(self) -> bool:
-        """Return whether the subscription, as the log has it, would run a program for a secret.
+    def names_foreign_secret(self) -> bool:
+        """Return whether the subscription, as the log has it, names a secret as only the configuration may.
 
-        The configuration replaces a subscription of its own at each start, before anything is sent.
+        That is a program, or a variable of the notifier's environment, with which requests would be signed. The configuration
+        replaces a subscription of its own at each start, before anything is sent.
         """
         found = shape.try_json(Subscription, self.content.encode())
-        return self.origin != "file" and found is not None and any(secret.command for secret in found.secrets)
+        return self.origin != "file" and found is not None and not all(secret.file for secret in found.secrets)
 
 
 class SubscriptionTable:

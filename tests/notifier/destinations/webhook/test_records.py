@@ -376,6 +376,20 @@ def test_a_subscription_in_the_log_runs_no_command(hooks: Hooks, origin: str, tm
     assert not ran.exists()
 
 
+def test_a_subscription_in_the_log_signs_with_no_variable(hooks: Hooks) -> None:
+    """Else a writer of the topic could compare guesses of a password with signatures."""
+    wanted = Subscription(url="https://ci.example/", secrets=(Secret(env="PULSE_PASSWORD"),))
+    record = SubscriptionRecord(origin="command", content=to_json(wanted).decode(), created_at=1.0)
+    hooks.log.append(
+        [
+            NewRecord(topic=NOTIFIER, key="subscription/hooks/bot", value=to_json(record)),
+            NewRecord(topic=NOTIFIER, key="database/hooks", value=to_json(DatabaseRecord(id="other"))),
+        ]
+    )
+    hooks.start()
+    assert "bot" not in [each.name for each in hooks.deliveries.subscriptions.all()]
+
+
 def test_a_subscription_of_the_configuration_keeps_its_command_and_what_it_is_owed(hooks: Hooks) -> None:
     wanted = Subscription(url="https://ci.example/", secrets=(Secret(command=("pass", "show", "ci")),))
     hooks.deliveries.subscriptions.follow_file({"bot": wanted}, now=1.0)
