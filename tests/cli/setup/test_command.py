@@ -3,7 +3,10 @@
 
 import json
 import os
+import pwd
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +226,7 @@ def test_a_name_that_no_mirror_can_copy_stops_setup(tmp_path: Path) -> None:
 def test_ssh_is_asked_about_the_port_of_the_master(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def succeeds(words: tuple[str, ...]) -> bool:
+    def succeeds(words: tuple[str, ...], user: str) -> bool:
         asked.append(words[2])
         return words[-1] == "/etc/ssh/ssh_known_hosts"
 
@@ -237,3 +240,28 @@ def test_a_machine_is_not_named_as_its_loopback(full: str, expected: str, monkey
     monkeypatch.setattr(setup.socket, "getfqdn", lambda: full)
     monkeypatch.setattr(setup.socket, "gethostname", lambda: "vm")
     assert setup._find_name() == expected
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "other"])
+def test_setup_reads_no_pipe_and_no_link_in_place_of_a_public_key(kind: str, tmp_path: Path) -> None:
+    key = tmp_path / "id_ed25519.pub"
+    key.write_text("ssh-ed25519 AAAA hg@mirror\n")
+    assert setup._read_public_key(str(key)) == "ssh-ed25519 AAAA hg@mirror"
+    key.rename(tmp_path / "secret")
+    if kind == "pipe":
+        os.mkfifo(key)
+    elif kind == "link":
+        key.symlink_to(tmp_path / "secret")
+    else:
+        key.write_text("root:$y$secret:1:0:::::\n")
+    with pytest.raises(Refused, match=r"expected a public key.*then repeat setup") as refused:
+        setup._read_public_key(str(key))
+    assert "secret:1" not in str(refused.value)
+
+
+def test_a_command_of_another_user_has_no_terminal_of_roots() -> None:
+    name = next(entry.pw_name for entry in pwd.getpwall() if entry.pw_uid)
+    rights = written._as_user(name)
+    code = "import os; print(os.getsid(0) == os.getpid())"
+    own = {"start_new_session": rights["start_new_session"]}  # the rights themselves only root could give
+    assert subprocess.check_output([sys.executable, "-c", code], **own) == b"True\n"

@@ -7,6 +7,7 @@ It asks, looks, shows every step, and does them. `answers` has what is asked, `p
 
 import os
 import pwd
+import re
 import shlex
 import socket
 import sys
@@ -18,10 +19,11 @@ from urllib.parse import urlsplit
 
 import click
 
+from ...outbox.folder import open_unlinked
 from ...words import shape
 from ...words.errors import BadConfig, Refused, visible
 from ..options import with_insecure
-from .answers import HG, HostAnswers, Role, choose_answers
+from .answers import HG, PUBLIC_KEY, HostAnswers, Role, choose_answers
 from .machine import Machine, has_user, succeeds
 from .plan import (
     HOMES,
@@ -42,6 +44,8 @@ from .texts import PASSWORD
 _SYSTEMD = "/run/systemd/system"
 # Where packages of the distribution have their units.
 _DISTRIBUTED = "/usr/lib/systemd/system"
+# Characters of a public key, at most.
+_MAX_PUBLIC_KEY = 16384
 
 
 @click.command()
@@ -203,7 +207,7 @@ def _knows_master(url: str, home: str) -> bool:
     parts = urlsplit(url)
     host = f"[{parts.hostname}]:{parts.port}" if parts.port else str(parts.hostname)
     files = f"{home}/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts"
-    return any(succeeds(("ssh-keygen", "-F", host, "-f", file)) for file in files)
+    return any(succeeds(("ssh-keygen", "-F", host, "-f", file), HG) for file in files)
 
 
 def _choose_steps(
@@ -251,9 +255,23 @@ def _say_next(answers: HostAnswers, found: FoundHost, done: Sequence[SetupStep],
         if step not in done and not isinstance(step, WriteFile | MakeFolder):
             click.echo(f"left to you: {describe(step)}")
     if done and not found.has_key:
-        key = Path(f"{key_file(found.home)}.pub").read_text("utf-8").strip()
+        key = _read_public_key(f"{key_file(found.home)}.pub")
         click.echo(f"on the master: vcsreplicator setup --mirror-key {visible(shlex.quote(key))}")
         click.echo(f"here, to accept the master's own key: sudo -u {HG} ssh {urlsplit(answers.master).netloc}")
         click.echo("then repeat setup here")
     elif done and with_systemd and answers.has_master:
         click.echo(f"create a repository: sudo -u {HG} /usr/local/bin/hg init {answers.repos}/first")
+
+
+def _read_public_key(path: str) -> str:
+    """Read a key from a folder in which another user may put a pipe, or a link to a file of root's; raises Refused."""
+    try:
+        with open(path, encoding="utf-8", errors="replace", opener=open_unlinked) as file:
+            key = file.read(_MAX_PUBLIC_KEY).strip()
+    except OSError as error:
+        raise Refused(
+            f"setup: {path}: {error.strerror}; expected a public key; remove it, then repeat setup"
+        ) from error
+    if not re.fullmatch(PUBLIC_KEY, key):
+        raise Refused(f"setup: {path}: expected a public key in one line; remove it, then repeat setup")
+    return key

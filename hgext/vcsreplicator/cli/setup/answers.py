@@ -21,6 +21,8 @@ HG = "hg"
 OWN_MASTER = "http://127.0.0.1:8000/"
 KINDS = ("none", "jsonlines", "webhook")
 _ACCOUNT = "[a-z_][a-z0-9_.-]*"
+# An SSH key in one line, with a comment.
+PUBLIC_KEY = "[a-z0-9@.-]+ [A-Za-z0-9+/=]+( .*)?"
 
 
 class Role(enum.StrEnum):
@@ -63,7 +65,7 @@ class HostAnswers:
                 raise ValueError(f"{name}: expected no space, quote, percent or backslash, got {getattr(self, name)!r}")
         self._check_names()
         self._check_urls()
-        for name, pattern in (("developers", _ACCOUNT), ("mirror_keys", "[a-z0-9@.-]+ [A-Za-z0-9+/=]+( .*)?")):
+        for name, pattern in (("developers", _ACCOUNT), ("mirror_keys", PUBLIC_KEY)):
             for value in getattr(self, name):
                 if not re.fullmatch(pattern, value):
                     raise ValueError(

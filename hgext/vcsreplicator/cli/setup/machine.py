@@ -34,6 +34,8 @@ RECORD = "/etc/vcsreplicator/setup.json"
 _RECORD_LIMIT = 1 << 20
 # Seconds in which the relay must have announced all repositories that were there.
 PATIENCE = 600.0
+# Seconds that a command may take which changes nothing: it may read a pipe that another user put there.
+LOOK_PATIENCE = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,10 +275,12 @@ def _write_file(place: Path, text: str, mode: int) -> None:
 
 
 def succeeds(words: tuple[str, ...], user: str = "root") -> bool:
-    """Return whether a command ends with 0; False also if it or the user is missing."""
+    """Return whether a command ends with 0; False also if it or the user is missing, and if it does not end."""
     try:
-        done = subprocess.run(words, **_as_user(user), capture_output=True, stdin=subprocess.DEVNULL, check=False)
-    except (KeyError, OSError):
+        done = subprocess.run(
+            words, **_as_user(user), capture_output=True, stdin=subprocess.DEVNULL, check=False, timeout=LOOK_PATIENCE
+        )
+    except (KeyError, OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0
 
@@ -292,14 +296,17 @@ def _run(words: tuple[str, ...], user: str = "root") -> None:
 
 
 def _as_user(user: str) -> dict[str, Any]:
-    """Return what gives a process the rights of a user; raises KeyError."""
+    """Return what gives a process the rights of a user; raises KeyError.
+
+    The process has a session of its own: in root's it could type on root's terminal.
+    """
     if user == "root":
         return {}
     found = pwd.getpwnam(user)
     path = os.environ.get("PATH", os.defpath)
     environment = {"PATH": path, "HOME": found.pw_dir, "USER": user, "LOGNAME": user, "LC_ALL": "C.UTF-8"}
-    groups = os.getgrouplist(user, found.pw_gid)
-    return {"user": found.pw_uid, "group": found.pw_gid, "extra_groups": groups, "cwd": "/", "env": environment}
+    rights = {"user": found.pw_uid, "group": found.pw_gid, "extra_groups": os.getgrouplist(user, found.pw_gid)}
+    return {**rights, "cwd": "/", "env": environment, "start_new_session": True}
 
 
 def _wait_for_repositories(step: RunCommand) -> None:
