@@ -22,6 +22,7 @@ from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.hg.replica.place import hold_still
 from hgext.vcsreplicator.log import EVENTS, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.words.errors import BadConfig
 
 BLOB = f"ab/{'ab' * 32}.hg"
 
@@ -243,6 +244,12 @@ def test_a_name_that_leaves_the_copy_is_refused(host: Host, copy: Path, tmp_path
     files.write_text(files.read_text().replace(BLOB, "../../../../escaped"))
     with pytest.raises(Exception, match="expected a name below a part"):
         list(backup_copy.read_entries(str(copy), manifest))
+
+
+def test_a_manifest_of_lists_within_lists_is_damaged(copy: Path) -> None:
+    (copy / "manifest.json").write_text("[" * 3000)
+    with pytest.raises(BadConfig, match="use another copy"):
+        backup_copy.read_manifest(str(copy))
 
 
 def test_a_restore_is_refused_while_a_service_has_the_log_open(host: Host, copy: Path) -> None:

@@ -12,6 +12,7 @@ import tempfile
 import types
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +23,7 @@ from mercurial import error, exchange, revsetlang
 from mercurial import ui as uimod
 from mercurial.utils import cborutil
 
-from hgext.vcsreplicator.cli import verify_notice
+from hgext.vcsreplicator.cli import backup_copy, verify_notice
 from hgext.vcsreplicator.hg import parts
 from hgext.vcsreplicator.hg.frames import StreamAnswer, answer
 from hgext.vcsreplicator.hg.master import intents
@@ -36,7 +37,7 @@ from hgext.vcsreplicator.outbox.entry import Entry, MirrorNeeds
 from hgext.vcsreplicator.outbox.folder import Store
 from hgext.vcsreplicator.service import listening
 from hgext.vcsreplicator.words import records, roster, rules, wire
-from hgext.vcsreplicator.words.errors import Diverged, MalformedEvent, Refused, Rejected, Unavailable
+from hgext.vcsreplicator.words.errors import BadConfig, Diverged, MalformedEvent, Refused, Rejected, Unavailable
 from hgext.vcsreplicator.words.retry import read_retry_after
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from notifier.clients.database import read_storable
@@ -69,6 +70,14 @@ TESTS = Path(__file__).parents[1]
 NOW = 1_500_000_000
 NODE = "0123456789" * 4
 DEEP = b"[" * 3000
+MANIFEST = (
+    b'{"files":1,"format":1,"left_out":["x"],"parts":[{"key":"log","kind":"database","path":"/a/log.db"}],"sha256":"",'
+    b'"size":1,"time":1.0,"versions":{"python":"3.11.2"}}'
+)
+COPIED = (
+    b'{"group":"hg","mode":384,"name":"log/a","sha256":"00","size":1,"user":"hg"}\n'
+    b'{"group":"0","mode":511,"name":"log/b","target":"/c","user":"0"}\n'
+)
 HUGE = b"9" * 5000
 EVENTS = [path.read_bytes() for path in sorted((TESTS / "words/golden").glob("event.*.bin"))]
 HEADERS = [event[8 : 8 + int.from_bytes(event[4:8], "big")] for event in EVENTS]
@@ -169,6 +178,21 @@ def read_subscription(content: bytes) -> SubscriptionRecord:
     """Read a subscription as the notifier fills its database from the log."""
     found = read_storable(SubscriptionRecord, content)
     found.names_foreign_secret()
+    return found
+
+
+def read_manifest(content: bytes) -> backup_copy.Manifest:
+    put(b"manifest.json", content)
+    return backup_copy.read_manifest(os.fsdecode(folder().join(b"")))
+
+
+def read_copied_names(content: bytes) -> object:
+    """Read the list of files of a copy, whose manifest is right about it."""
+    put(b"files.jsonl", content)
+    manifest = from_json(backup_copy.Manifest, MANIFEST)
+    right = hashlib.sha256(content + to_json(manifest)).hexdigest()
+    found = list(backup_copy.read_entries(os.fsdecode(folder().join(b"")), replace(manifest, sha256=right)))
+    assert not any(os.path.normpath(f"/x/{each.name}") != f"/x/{each.name}" for each in found)
     return found
 
 
@@ -545,6 +569,8 @@ PARSERS = {
         read=read_subscription, corpus=[SUBSCRIPTION, DEEP], errors=(MalformedEvent,), write=to_json
     ),
     "owed delivery": record(OwedDelivery, OWED),
+    "manifest of a copy": Parser(read=read_manifest, corpus=[MANIFEST, DEEP], errors=(BadConfig,), write=to_json),
+    "files of a copy": Parser(read=read_copied_names, corpus=[COPIED, COPIED * 3, DEEP], errors=(BadConfig,)),
     "file of a power cut": Parser(read=read_boot_file, corpus=[BOOT, b'{"boot":"","machine":"","lacking":{}}', DEEP]),
     "roster request": Parser(read=decide, corpus=REQUESTS, errors=(MalformedEvent, Refused)),
     "seal": Parser(

@@ -21,7 +21,7 @@ from ..hg.replica.place import hold_still
 from ..log.sqlite.copying import copy_database
 from ..outbox.folder import open_regular
 from ..words.errors import BadConfig, MalformedEvent, Refused
-from ..words.shape import from_json, to_json
+from ..words.shape import from_json, to_json, within
 from .backup_contents import Part, PartKind
 
 _MANIFEST, _FILES, PARTS = "manifest.json", "files.jsonl", "parts"
@@ -44,6 +44,9 @@ class CopiedEntry:
     size: int = 0
     sha256: str | None = None
     target: str | None = None
+
+    def __post_init__(self) -> None:
+        within(self, mode=(0, 0o7777))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +187,7 @@ def read_manifest(folder: str) -> Manifest:
         return from_json(Manifest, text)
     except OSError as error:
         raise BadConfig(f"{path}: {error.strerror}; expected a folder that vcsreplicator backup made") from error
-    except (ValueError, AttributeError, MalformedEvent) as error:
+    except (ValueError, RecursionError, AttributeError, MalformedEvent) as error:
         raise BadConfig(f"{path}: damaged: {error}; use another copy") from error
 
 

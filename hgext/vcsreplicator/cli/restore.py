@@ -215,8 +215,8 @@ def _give(path: str, entry: CopiedEntry) -> None:
 def _find_owner(entry: CopiedEntry) -> tuple[int, int]:
     """Return the numbers of user and group here; raise Refused if they are unknown."""
     try:
-        user = int(entry.user) if entry.user.isdigit() else pwd.getpwnam(entry.user).pw_uid
-        group = int(entry.group) if entry.group.isdigit() else grp.getgrnam(entry.group).gr_gid
+        user = int(entry.user) if entry.user.isdecimal() else pwd.getpwnam(entry.user).pw_uid
+        group = int(entry.group) if entry.group.isdecimal() else grp.getgrnam(entry.group).gr_gid
     except KeyError:
         raise Refused(
             f"{entry.name}: belongs to {entry.user}:{entry.group}, which are not both here; make them first, for example with "

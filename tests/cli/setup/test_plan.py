@@ -3,8 +3,11 @@
 
 import configparser
 import re
+import shutil
+import subprocess
 import tomllib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -246,3 +249,23 @@ def test_what_the_command_line_says_is_not_asked() -> None:
 
 def test_setup_closes_the_key_of_a_mirror_as_the_page_does() -> None:
     assert texts.READ_ONLY in PAGES["docs/by-hand.md"]
+
+
+@pytest.mark.parametrize("role", Role)
+def test_systemd_rates_no_unit_with_its_additions_as_exposed(role: Role, tmp_path: Path) -> None:
+    """0 is closed, 10 is open; nothing to ask where there is no systemd."""
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        return
+    units: list[str] = []
+    for path, text in files(plan(role)).items():
+        if path.startswith(texts.UNITS):
+            file = Path(f"{tmp_path}{path}")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+            units += [file.name.replace("@", "@alpha")] if file.suffix == ".service" else []
+    asked = [analyze, "security", "--offline=true", f"--root={tmp_path}", "--threshold=20", "--no-pager", *units]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    rated = re.findall(r"Overall exposure level for (\S+): (\d+\.\d)", done.stdout)
+    assert len(rated) == len(units), done.stderr
+    assert [(unit, exposure) for unit, exposure in rated if float(exposure) > 2.0] == []
