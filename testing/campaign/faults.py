@@ -24,8 +24,10 @@ class Strike(enum.StrEnum):
     # Of the log.
     AWAY = "log away"
     LOSE_EVENTS = "newest events lost"
-    # Of an operator, or of a user of the master.
+    # Of an operator, who takes it back, or of a user of the master.
     DEACTIVATE = "deactivated"
+    DEACTIVATE_FOR = "deactivated for a repository"
+    RULES = "other rules"
     RENAME = "renamed"
     DELETE = "deleted"
 
@@ -39,10 +41,12 @@ OF_PROCESSES = (
     Strike.KILL, Strike.KILL, Strike.KILL_AFTER, Strike.KILL_AFTER, Strike.FREEZE, Strike.SUSPEND,
     Strike.REFUSE, Strike.LOSE_ANSWER, Strike.LOSE_ANSWER, Strike.LOSE_MACHINE, Strike.CLOCK,
 )  # fmt: skip
+OF_LOG = (Strike.AWAY, Strike.LOSE_EVENTS)
+OF_OPERATORS = (Strike.DEACTIVATE, Strike.DEACTIVATE_FOR, Strike.RULES)
 OTHERS = (
-    Strike.AWAY,
-    Strike.LOSE_EVENTS,
-    Strike.DEACTIVATE,
+    *OF_LOG,
+    *OF_OPERATORS,
+    Strike.RULES,
     Strike.RENAME,
     Strike.RENAME,
     Strike.DELETE,
@@ -93,5 +97,5 @@ def _draw_one(chance: Random, steps: int) -> Fault:
         lasts = chance.choice((5, 30, 150, 300))
         return Fault(step=step, strike=strike, who=who, calls=calls, steps=lasts)
     strike = chance.choice(OTHERS)
-    who = {Strike.DEACTIVATE: "alpha", Strike.LOSE_EVENTS: "log", Strike.AWAY: "log"}.get(strike, "master")
+    who = "alpha" if strike in OF_OPERATORS else "log" if strike in OF_LOG else "master"
     return Fault(step=step, strike=strike, who=who, calls=calls, steps=chance.choice((5, 20, 60)))

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 # Seconds for which a notifier believes that it still has its turn, and the messages that it may then be about to send.
 PROOF, ABOUT_TO_SEND = 5.0, 4
+NEVER = float("inf")
 
 
 class Kind(enum.StrEnum):
@@ -40,9 +41,10 @@ class Kind(enum.StrEnum):
 class Seen:
     """One observation.
 
-    `who` is a mirror, a destination, an identity of a transactor, or what a fault struck; `names` are the mirrors that gate, or a
-    fault's text. `life` counts processes, `turn` transactors, and `own` is the process's monotonic clock; `offset` is the notice's
-    place, or a stored position. The end of a mirror has its level of each repository that still exists.
+    `who` is a mirror, a destination, an identity of a transactor, or what a fault struck; `names` are the paths that a mirror
+    gates, but for the repositories that are `spared`, or a fault's text. `life` counts processes, `turn` transactors, and `own` is
+    the process's monotonic clock; `offset` is the notice's place, or a stored position. The end of a mirror has its level of each
+    repository that still exists.
     """
 
     step: int
@@ -58,6 +60,7 @@ class Seen:
     turn: int = 0
     own: float = 0.0
     names: tuple[str, ...] = ()
+    spared: tuple[str, ...] = ()
     is_deletion: bool = False
 
     def __str__(self) -> str:
@@ -83,7 +86,9 @@ class Checker:
         self.violations: list[str] = []
         self._destinations = tuple(destinations)
         self._repositories: dict[str, _Repository] = {}
-        self._gating_since: dict[str, int] = {}
+        # Of each mirror: since which step it gates a path, and until which one it did not gate a repository.
+        self._gating_since: dict[str, dict[str, float]] = {}
+        self._spared_until: dict[str, dict[str, float]] = {}
         self._stored: dict[str, int] = {}
         self._confirmed: set[tuple[str, int, int]] = set()
         self._turns: dict[str, int] = {}
@@ -98,7 +103,7 @@ class Checker:
             case Kind.ACCEPTED:
                 repository.accepted[seen.seq], repository.is_deleted = seen, seen.is_deletion
             case Kind.GATING:
-                self._gating_since = {name: self._gating_since.get(name, seen.step) for name in seen.names}
+                self._gate(seen)
             case Kind.SERVED:
                 repository.served[seen.who] = max(seen.seq, repository.served.get(seen.who, 0))
             case Kind.DELIVERED:
@@ -144,10 +149,22 @@ class Checker:
         if seen.generation < self._generations.get(place, 0):
             self._report(seen, f"misordered: {seen.path} was another repository's before")
         self._generations[place] = max(seen.generation, self._generations.get(place, 0))
-        for mirror, since in self._gating_since.items():
+        for mirror in self._gating_since:
             has_served = repository.is_deleted or repository.served.get(mirror, 0) >= seen.seq
-            if since <= accepted.step and not has_served:
+            if not has_served and self._gates_since(mirror, accepted, repository):
                 self._report(seen, f"early: {mirror} has served {repository.served.get(mirror, 0)}")
+
+    def _gate(self, seen: Seen) -> None:
+        since, until = self._gating_since.get(seen.who, {}), self._spared_until.setdefault(seen.who, {})
+        self._gating_since[seen.who] = {path: since.get(path, seen.step) for path in seen.names}
+        until.update((name, seen.step) for name, step in until.items() if step == NEVER and name not in seen.spared)
+        until.update(dict.fromkeys(seen.spared, NEVER))
+
+    def _gates_since(self, mirror: str, accepted: Seen, repository: _Repository) -> bool:
+        """Whether a mirror gated a repository, at all paths that it had, ever since it accepted this."""
+        paths = {each.path for seq, each in repository.accepted.items() if seq >= accepted.seq}
+        since = max(self._gating_since[mirror].get(path, NEVER) for path in paths)
+        return max(since, self._spared_until[mirror].get(accepted.repository, 0)) <= accepted.step
 
     def _is_overtaken(self, seen: Seen) -> bool:
         """Whether the sender of a repeat could not know yet that another notifier has its turn."""

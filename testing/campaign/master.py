@@ -15,7 +15,7 @@ from hgext.vcsreplicator.words.event import Event, Type
 from testing.builders.aggregator.chains import Chain
 from testing.campaign.history import Kind, Seen
 from testing.campaign.process import Process
-from testing.campaign.stage import Outbox, Stage
+from testing.campaign.stage import PATHS, Outbox, Stage
 
 # Seconds between two looks whether the log lost events.
 LOOK = 3.0
@@ -27,7 +27,7 @@ class Master:
     def __init__(self, stage: Stage) -> None:
         self._stage, self._chance = stage, Random(f"{stage.plan.seed} users")
         self._generations: dict[str, int] = {}
-        for path in ("a", "b", "c"):
+        for path in PATHS[:3]:
             self.create(path)
 
     def create(self, path: str) -> None:
@@ -47,7 +47,7 @@ class Master:
     def rename(self) -> None:
         """A repository gets a free path, perhaps one that another one had."""
         live = self._list_live()
-        if live and (free := sorted({*self._generations, "d"} - {each.path for each in live})):
+        if live and (free := sorted({*PATHS} - {each.path for each in live})):
             chain = self._chance.choice(live)
             before, chain.path = chain.path, self._chance.choice(free)
             chain.generation = self._occupy(chain.path)

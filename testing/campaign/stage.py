@@ -16,6 +16,9 @@ from testing.campaign.history import Kind, Seen
 from testing.campaign.log import SteppedLog
 from testing.clock import HandClock
 
+# All paths that repositories may have.
+PATHS = ("a", "b", "c", "d")
+
 
 class Outbox:
     """The events of one repository, and where the log took those that are marked as sent."""
@@ -76,6 +79,8 @@ class Stage(ABC):
 
     def _see_record(self, record: NewRecord) -> None:
         if record.topic == ROSTER and record.value is not None:
-            roster = from_json(Roster, record.value)
-            names = tuple(member.name for member in roster.mirrors if member.state is MirrorState.ACTIVE)
-            self.see(Seen(step=self.step, kind=Kind.GATING, who="roster", names=names))
+            for member in from_json(Roster, record.value).mirrors:
+                gated = PATHS if member.state is MirrorState.ACTIVE else ()
+                paths = tuple(path for path in gated if member.rules.carries(path))
+                spared = member.deactivated
+                self.see(Seen(step=self.step, kind=Kind.GATING, who=member.name, names=paths, spared=spared))

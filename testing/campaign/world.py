@@ -21,6 +21,7 @@ from hgext.vcsreplicator.log import standby as log_standby
 from hgext.vcsreplicator.mirror.supervision import catchup
 from hgext.vcsreplicator.words.roster import KEY, MirrorState, Roster, RosterRequest, Verb
 from hgext.vcsreplicator.words.roster import Mirror as Member
+from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
 from notifier.publishing.position import group
 from testing.campaign.aggregator import Aggregator
@@ -30,7 +31,7 @@ from testing.campaign.master import Master, Relay
 from testing.campaign.mirror import Mirror, SteppedSource
 from testing.campaign.notifier import DESTINATIONS, Notifier
 from testing.campaign.process import Process
-from testing.campaign.stage import Stage
+from testing.campaign.stage import PATHS, Stage
 
 T = TypeVar("T")
 
@@ -54,7 +55,9 @@ class World(Stage):
     def __init__(self, plan: Plan, folder: Path) -> None:
         super().__init__(plan)
         self._chance = Random(f"{plan.seed} order")
-        self._log_back_at, self._activate_at, self._faults = 0, 0, list(plan.faults)
+        self._log_back_at, self._faults = 0, list(plan.faults)
+        # By step, what takes back an operator's request.
+        self._taken_back: list[tuple[int, RosterRequest]] = []
         self.log.create(topics(partitions=PARTITIONS))
         members = tuple(Member(name=name, state=MirrorState.ACTIVE) for name in ("alpha", "beta"))
         self.log.append([NewRecord(topic=ROSTER, key=KEY, value=to_json(Roster(version=1, mirrors=members)))])
@@ -88,8 +91,7 @@ class World(Stage):
         self.log.fail_commits.clear()
         for process in self.processes:
             process.disarm()
-        if self._activate_at:
-            self._ask(Verb.ACTIVATE)
+        self._take_back(self._taken_back)
         end = self.step + SETTLE
         while self.step < end and not self._is_settled():
             self.run(25)
@@ -108,9 +110,7 @@ class World(Stage):
                 process.clock.advance(seconds)
         if self.is_log_away and self.step >= self._log_back_at:
             self.is_log_away = False
-        if self._activate_at and self.step >= self._activate_at:
-            self._activate_at = 0
-            self._ask(Verb.ACTIVATE)
+        self._take_back([each for each in self._taken_back if each[0] <= self.step])
 
     def _begin(self, fault: Fault) -> None:
         match fault.strike:
@@ -121,10 +121,8 @@ class World(Stage):
                 self.is_log_away, self._log_back_at = True, self.step + fault.steps
             case Strike.LOSE_EVENTS:
                 self.log.lose(EVENTS, fault.calls % PARTITIONS, 1 + fault.calls % 5)
-            case Strike.DEACTIVATE:
-                if not self._activate_at:
-                    self._ask(Verb.DEACTIVATE)
-                self._activate_at = self.step + fault.steps
+            case Strike.DEACTIVATE | Strike.DEACTIVATE_FOR | Strike.RULES:
+                self._change_roster(fault)
             case Strike.RENAME:
                 self.master.rename()
             case Strike.DELETE:
@@ -135,10 +133,28 @@ class World(Stage):
                 return
         self.see_fault(fault.strike, fault.who)
 
-    def _ask(self, verb: Verb) -> None:
-        request = RosterRequest(
-            id=f"{self.step:032x}", verb=verb, mirror="alpha", who="dana", time=self.clock.now(), reason="campaign"
-        )
+    def _change_roster(self, fault: Fault) -> None:
+        """Ask for a change of the roster, and later for the state before it."""
+        verb, back, rules, repository = Verb.DEACTIVATE, Verb.ACTIVATE, None, None
+        if fault.strike is Strike.DEACTIVATE_FOR:
+            repository = [*self.outboxes][fault.calls % len(self.outboxes)]
+        elif fault.strike is Strike.RULES:
+            verb, back = Verb.RULES, Verb.RULES
+            rules = Rules(include=tuple(f"path:{path}" for path in PATHS if path != PATHS[fault.calls % len(PATHS)]))
+        wanted = RosterRequest(
+            id=f"{self.step:032x}", verb=verb, mirror=fault.who, repository=repository, rules=rules,
+            who="dana", time=self.clock.now(), reason="campaign",
+        )  # fmt: skip
+        self._ask(wanted)
+        after = replace(wanted, id=f"{self.step:031x}b", verb=back, rules=rules and Rules())
+        self._taken_back.append((self.step + fault.steps, after))
+
+    def _take_back(self, due: list[tuple[int, RosterRequest]]) -> None:
+        for each in [*due]:
+            self._taken_back.remove(each)
+            self._ask(each[1])
+
+    def _ask(self, request: RosterRequest) -> None:
         self.log.append([NewRecord(topic=ROSTER_REQUESTS, key=request.id, value=to_json(request))])
 
     def _see_end(self, mirror: Mirror) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from testing.campaign.history import PROOF, Kind, Seen, check
 
-GATING = Seen(step=0, kind=Kind.GATING, names=("alpha", "beta"))
+GATING = [Seen(step=0, kind=Kind.GATING, who=mirror, names=("r",)) for mirror in ("alpha", "beta")]
 
 
 def push(seq: int, **members: object) -> Seen:
@@ -26,7 +26,7 @@ def got(seq: int, **members: object) -> Seen:
 
 
 def found(*history: Seen, is_settled: bool = True) -> list[str]:
-    return [line.rpartition(" - ")[2] for line in check([GATING, *history], ["lines"], is_settled=is_settled)]
+    return [line.rpartition(" - ")[2] for line in check([*GATING, *history], ["lines"], is_settled=is_settled)]
 
 
 def test_a_history_that_keeps_every_promise_has_no_violation() -> None:
@@ -45,8 +45,22 @@ def test_a_message_before_a_gating_mirror_serves_is_early() -> None:
 
 
 def test_a_mirror_that_gates_since_the_push_is_not_awaited() -> None:
-    later = Seen(step=5, kind=Kind.GATING, names=("alpha", "beta"))
-    assert found(replace(GATING, names=("alpha",)), push(1), later, served(1)[0], got(1)) == []
+    assert found(replace(GATING[1], names=()), push(1), replace(GATING[1], step=5), served(1)[0], got(1)) == []
+
+
+def test_a_mirror_is_awaited_for_the_paths_that_it_carries() -> None:
+    other = replace(GATING[1], names=("q",))
+    assert found(other, push(1), served(1)[0], got(1)) == []
+    assert found(other, push(1, path="q"), served(1)[0], got(1, path="q")) == ["early: beta has served 0"]
+    assert found(other, push(1, path="q"), push(2), served(1)[0], got(1, path="q")) == ["lost: lines never got it"]
+
+
+def test_a_mirror_is_awaited_again_once_a_repository_is_not_spared() -> None:
+    spared = replace(GATING[1], spared=("r",))
+    assert found(spared, push(1), replace(GATING[1], step=5), served(1)[0], got(1)) == []
+    back = replace(GATING[1], step=1)
+    assert found(spared, back, push(1), served(1)[0], got(1)) == ["early: beta has served 0"]
+    assert found(replace(spared, spared=("s",)), push(1), served(1)[0], got(1)) == ["early: beta has served 0"]
 
 
 def test_a_message_of_what_was_never_accepted_is_early() -> None:
