@@ -88,7 +88,7 @@ class ProcessLog(Log):
         return ProcessReader(self, self.memory.reader(positions))
 
     def transactor(self, identity: str, *, group: str | None = None) -> Transactor:
-        return ProcessTransactor(self, identity, self.call(lambda: self.memory.transactor(identity, group=group)))
+        return self.call(lambda: ProcessTransactor(self, identity, self.memory.transactor(identity, group=group)))
 
     def acknowledge(
         self, group: str, topic: str, positions: Positions, *, metadata: Mapping[int, str] | None = None
@@ -147,6 +147,8 @@ class ProcessTransactor:
         self._is_unclear = False
         SteppedLog.turns += 1
         self._turn = SteppedLog.turns
+        # It fences, and so proves as much as a commit.
+        log.on_commit(identity, self._turn, {})
 
     def commit(
         self,

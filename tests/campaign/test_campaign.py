@@ -9,7 +9,9 @@ import pytest
 
 from hgext.vcsreplicator.aggregator.decisions import repository as decisions
 from testing.campaign.faults import Fault, Plan, Strike, draw
+from testing.campaign.log import ProcessLog, SteppedLog
 from testing.campaign.world import describe, minimise, run
+from testing.clock import HandClock
 from testing.seeds import marked_more
 
 # Campaigns of `make test`, and those that `make test-all` adds.
@@ -33,6 +35,13 @@ def test_a_seed_does_the_same_in_every_process() -> None:
         for seed in ("1", "2")
     }
     assert len(texts) == 1
+
+
+def test_the_opening_of_a_transactor_is_seen_as_a_write() -> None:
+    log, seen = ProcessLog(SteppedLog(HandClock(), lambda record: None), 1, lambda call: lambda: None), list[str]()
+    log.on_commit = lambda identity, turn, positions: seen.append(identity)
+    log.transactor("destination-lines")
+    assert seen == ["destination-lines"]
 
 
 def test_a_release_without_acks_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
