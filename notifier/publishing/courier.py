@@ -20,17 +20,17 @@ from prometheus_client import Counter
 from hgext.vcsreplicator.log import NOTICES, Log, Record
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, Rejected, ReplicationError, Unavailable
-from hgext.vcsreplicator.words.event import check_event
 from hgext.vcsreplicator.words.records import Notice
 from hgext.vcsreplicator.words.shape import from_json
-from hgext.vcsreplicator.words.wire import ID, names_of, read_connection, read_signed
+from hgext.vcsreplicator.words.wire import ID, names_of, read_connection
 
 from ..delivery.destination import DOWN, DeliveryOutcome, Destination, DestinationSettings, KeepingDestination
 from ..delivery.rejects import REJECTED, Rejects, judged
 from ..delivery.window import Delivery, Window
 from ..destinations.state import StateDatabase
-from ..messages.message import Message, messages
+from ..messages.message import Message
 from .condition import OLDEST, WAITING, DestinationCondition
+from .decoding import NoticeDecoder
 from .orders import PAUSED, Orders
 from .position import StoredPosition
 from .reading import POSITION, NoticeReader, describe_missing, has_records
@@ -71,6 +71,7 @@ class Courier:
     log: Log
     clock: Clock
     stop: threading.Event
+    decoder: NoticeDecoder
     chance: Callable[[], float] = random.random
     started: threading.Event = field(default_factory=threading.Event)
     _reader: NoticeReader | None = None
@@ -278,11 +279,8 @@ class _DeliveryLoop:
 
         Raises MalformedEvent or UnknownEvent.
         """
-        notice = from_json(Notice, record.value or b"")
-        check_event(notice.event)
         settings = self.courier.settings
-        found = messages(notice, record.offset, self.courier.notifier.public, read_signed(record.headers))
-        wanted = [message for message in found if message.type in settings.types]
+        wanted = [message for message in self.courier.decoder.messages_of(record) if message.type in settings.types]
         if not getattr(settings, "takes_connections", False):
             return wanted
         connection = read_connection(record.headers)

@@ -30,6 +30,7 @@ from ..clients.database import alone
 from ..delivery.window import RETRY
 from ..destinations.state import StateDatabase
 from .courier import Courier, clear_gauges
+from .decoding import NoticeDecoder
 from .position import StoredPosition
 from .settings import DEFAULT_STATE, NotifierSettings
 from .turns import BEAT, Turns
@@ -97,8 +98,9 @@ def _run_couriers(
     ready: Callable[[], None],
 ) -> None:
     couriers_stop, is_ready = threading.Event(), False
+    decoder = NoticeDecoder(settings.public)
     couriers = {
-        name: Courier(name, destination, settings, log, clock, stop=couriers_stop)
+        name: Courier(name, destination, settings, log, clock, stop=couriers_stop, decoder=decoder)
         for name, destination in settings.destinations.items()
     }
     at_work: dict[str, Future[None]] = {}

@@ -21,6 +21,7 @@ from notifier.delivery.window import Delivery, Patience
 from notifier.destinations.state import StateDatabase
 from notifier.messages.public import PublicSettings
 from notifier.publishing.courier import Courier, _DeliveryLoop
+from notifier.publishing.decoding import NoticeDecoder
 from notifier.publishing.position import StoredPosition
 from notifier.publishing.settings import NotifierSettings
 from notifier.publishing.turns import BEAT, Turns
@@ -106,9 +107,17 @@ class Notifier(Process):
         receivers = {name: Receiver(name, self) for name in DESTINATIONS}
         file = str(self.folder / f"{self.name}.db")
         self._settings = NotifierSettings(public=PUBLIC, destinations=receivers, state=file, takeover_after=2.0)
+        decoder = NoticeDecoder(PUBLIC)
         self._couriers = {
             name: Courier(
-                name, receiver, self._settings, self.log, self.clock, stop=self.stop, chance=self.chance.random
+                name,
+                receiver,
+                self._settings,
+                self.log,
+                self.clock,
+                stop=self.stop,
+                decoder=decoder,
+                chance=self.chance.random,
             )
             for name, receiver in receivers.items()
         }

@@ -29,9 +29,10 @@ from notifier.delivery.window import Delivery
 from notifier.destinations.state import Kind, StateDatabase
 from notifier.messages import message as notifier_message
 from notifier.messages.message import Message
-from notifier.publishing import courier, orders, reading
+from notifier.publishing import courier, decoding, orders, reading
 from notifier.publishing.condition import REPORT_INTERVAL
 from notifier.publishing.courier import Courier, _DeliveryLoop
+from notifier.publishing.decoding import NoticeDecoder
 from notifier.publishing.position import CHECK_EVERY, StoredPosition, group
 from notifier.publishing.reading import NoticeMark
 from notifier.publishing.requests import restore_requests
@@ -97,7 +98,14 @@ class Turns:
         settings = NotifierSettings(public=PUBLIC, destinations={"it": destination}, state=str(folder / "notifier.db"))
         self.state = StateDatabase(settings.state)
         self.courier = Courier(
-            "it", destination, settings, log or self.log, self.clock, stop=threading.Event(), chance=lambda: 0.5
+            "it",
+            destination,
+            settings,
+            log or self.log,
+            self.clock,
+            stop=threading.Event(),
+            decoder=NoticeDecoder(PUBLIC),
+            chance=lambda: 0.5,
         )
         self.loop = self.begin()
 
@@ -180,7 +188,7 @@ def test_a_record_on_which_the_code_fails_is_kept_and_passed(turns: Turns, monke
     def failing(notice: Notice, *rest: Any) -> tuple[notifier_message.Message, ...]:
         return notifier_message.messages(notice, *rest) if notice.event.seq != 2 else (1 // 0,)  # type: ignore[return-value]
 
-    monkeypatch.setattr(courier, "messages", failing)
+    monkeypatch.setattr(decoding, "messages", failing)
     publish_pushes(turns.log, "x", 1, 3)
     turns.take(5)
     assert turns.destination.told("x") == [1, 3]
