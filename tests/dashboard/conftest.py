@@ -278,7 +278,7 @@ def pages(installation: Installation, made: DashboardSettings) -> Iterator[Site]
 
 def client(installation: Installation, watcher: LogWatcher, made: DashboardSettings) -> Site:
     readers = Readers(made, read_users(made.users) if made.users else ())
-    journal = ActJournal(made.acts) if made.acts else None
+    journal = ActJournal(made.acts, installation.sources.log) if made.acts else None
     application = make_application(installation.sources, watcher, readers, journal, made)
     return Site(application)
 

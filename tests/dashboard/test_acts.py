@@ -52,8 +52,8 @@ def site(installation: Installation, tmp_path: Path) -> Iterator[Site]:
 
 
 @pytest.fixture
-def journal(site: Site, tmp_path: Path) -> ActJournal:
-    return ActJournal(str(tmp_path / "acts.db"))
+def journal(site: Site, installation: Installation, tmp_path: Path) -> ActJournal:
+    return ActJournal(str(tmp_path / "acts.db"), installation.sources.log)
 
 
 def find_tokens(site: Site, address: str = "/roster") -> list[str]:
@@ -319,26 +319,28 @@ class Noting(list[object]):
         super().append(item)
 
 
-def test_an_act_without_an_outcome_is_shown_as_begun_and_where_to_look(tmp_path: Path) -> None:
+def test_an_act_without_an_outcome_is_shown_as_begun_and_where_to_look(
+    installation: Installation, tmp_path: Path
+) -> None:
     act = OperatorAct(kind=ActKind.SKIP, target="hooks", argument={"message": "m1"}, who="olga", reason="stuck", at=9.0)
     for number, kind in enumerate((ActKind.SKIP, ActKind.REDELIVER, ActKind.ACTIVATE)):
-        ActJournal(str(tmp_path / "acts.db")).begin(replace(act, kind=kind), str(number))
-    with pages(fill(), settings(tmp_path)) as site:
+        ActJournal(str(tmp_path / "acts.db"), installation.sources.log).begin(replace(act, kind=kind), str(number))
+    with pages(installation, settings(tmp_path)) as site:
         text = site.get("/acts", headers=AS_READER).text
     assert "skip hooks, message m1" in text
     assert "begun</strong>: no outcome is recorded" in text
     assert "request to the notifier</a> names act 1." in text
-    assert "vcsreplicator subscription history names act 2." in text
+    assert "request to the notifier</a> names act 2." in text
     assert "decision of the aggregator</a> names act 3." in text
 
 
-def test_an_act_that_may_have_been_done_is_shown_with_where_to_look(tmp_path: Path) -> None:
-    journal = ActJournal(str(tmp_path / "acts.db"))
+def test_an_act_that_may_have_been_done_is_shown_with_where_to_look(installation: Installation, tmp_path: Path) -> None:
+    journal = ActJournal(str(tmp_path / "acts.db"), installation.sources.log)
     act = OperatorAct(kind=ActKind.PAUSE, target="hooks", argument={}, who="olga", reason="stuck", at=9.0)
     for outcome in (ActOutcome.UNKNOWN, ActOutcome.DONE):
         number, _ = journal.begin(act, outcome.value)
         journal.end(number, outcome, "no broker answers")
-    with pages(fill(), settings(tmp_path)) as site:
+    with pages(installation, settings(tmp_path)) as site:
         text = site.get("/acts", headers=AS_READER).text
     assert "unknown</strong>: no broker answers. If it was done, a" in text
     assert "request to the notifier</a> names act 1." in text
@@ -403,7 +405,7 @@ def test_texts_of_operators_and_the_notifier_are_escaped_on_one_line(tmp_path: P
         state.record_condition("pulse-v2", condition, now=1.0)
         state.requests.ask(odd, Kind.PAUSE, {}, who=odd, now=1.0)
     act = OperatorAct(kind=ActKind.PAUSE, target=odd, argument={"message": odd}, who=odd, reason=odd, at=1.0)
-    ActJournal(str(tmp_path / "acts.db")).begin(act, "form")
+    ActJournal(str(tmp_path / "acts.db"), installation.sources.log).begin(act, "form")
     with pages(installation, settings(tmp_path)) as site:
         for address, count in (("/deliveries", 4), ("/acts", 4)):
             text = site.get(address, headers=AS_OPERATOR).text

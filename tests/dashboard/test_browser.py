@@ -97,7 +97,7 @@ def address(installation: Installation, folder: Path) -> Iterator[str]:
     """The URL of a server on the notifier's machine, where operators have acted."""
     installation.notifier = fill_notifier(folder)
     with serving(installation, folder=folder) as address:
-        journal = ActJournal(str(folder / "acts.db"))
+        journal = ActJournal(str(folder / "acts.db"), installation.sources.log)
         for number, (fields, outcome, result) in enumerate(ACTS):
             act = read_act(
                 {"reason": "its disk is full", "confirm": "yes", **fields}, who="olga", at=1_700_000_000.0 + number

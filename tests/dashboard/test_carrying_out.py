@@ -107,7 +107,7 @@ def site(config: Config, log: Log, tmp_path: Path) -> Iterator[Site]:
     made = settings(tmp_path)
     with watching(sources) as watcher:
         eventually(lambda: watcher.view is not None)
-        readers, journal = Readers(made, read_users(str(made.users))), ActJournal(str(made.acts))
+        readers, journal = Readers(made, read_users(str(made.users))), ActJournal(str(made.acts), log)
         yield Site(make_application(sources, watcher, readers, journal, made))
 
 
@@ -338,7 +338,7 @@ def test_a_killed_dashboard_leaves_its_act_begun_and_the_next_says_so(config: Co
         process.send_signal(signal.SIGKILL)
         process.wait(30)
         sending.join(60)
-    [recorded] = ActJournal(str(tmp_path / "acts.db")).list_newest(5)
+    [recorded] = ActJournal(str(tmp_path / "acts.db"), log).list_newest(5)
     assert (recorded.outcome, recorded.result, recorded.act.reason) == (ActOutcome.BEGUN, None, "because")
     with dashboard(config):
         page = eventually(lambda: ask(config, "/acts"))

@@ -1,20 +1,26 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The acts of operators on the pages, and the record of them.
 
-An act is on disk before it is done, and its outcome after. If the process is killed between the two, the act stays `begun`. The
-requests of the notifier and the decisions of the aggregator then say whether it was done: they name the number of the act.
+An act is in the log and on disk before it is done, and its outcome after. If the process is killed between the two, the act stays
+`begun`. The requests of the notifier and the decisions of the aggregator then say whether it was done: they name the number of the
+act. The database is a copy of what the log has, and is filled from there.
 """
 
 import enum
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
-from typing import Any
+from contextlib import closing, suppress
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
 
-from notifier.clients.database import Database
+import structlog
 
-from ..words.errors import Refused, Unavailable
+from notifier.clients.database import Database, read_storable
+
+from ..log import NOTIFIER, Log, NewRecord
+from ..log.table import read_table
+from ..words.errors import MalformedEvent, Refused, ReplicationError, Unavailable
+from ..words.shape import NumberRange, Time, extensible, read, to_json
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS acts (
@@ -32,13 +38,25 @@ CREATE TABLE IF NOT EXISTS acts (
 """
 _BEGIN = """INSERT INTO acts (form, at, who, reason, kind, target, argument, outcome) VALUES (?, ?, ?, ?, ?, ?, ?, 'begun')
     ON CONFLICT (form) DO NOTHING"""
+_OUTCOMES = "SELECT form, outcome FROM acts ORDER BY number"
+# The members of `ActRecord`, in their order.
+_RECORD = "SELECT number, at, who, reason, kind, target, argument, outcome, result FROM acts WHERE form = ?"
+# An act under the number of an act of another database gets a new one.
+_RESTORE = """INSERT OR IGNORE INTO acts (form, number, at, who, reason, kind, target, argument, outcome, result)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_RESTORE_OUTCOME = "UPDATE acts SET outcome = ?, result = ? WHERE form = ? AND outcome = 'begun'"
 _SELECT_RECORDED = "SELECT number, who, reason, kind, target, argument FROM acts WHERE form = ?"
-_END = "UPDATE acts SET outcome = ?, result = ? WHERE number = ?"
+_END = "UPDATE acts SET outcome = ?, result = ? WHERE number = ? RETURNING form"
 _NEWEST = """SELECT number, at, who, reason, kind, target, argument, outcome, result FROM acts
     ORDER BY number DESC LIMIT ?"""
 
+# The beginning of an act's key in topic `notifier`, before its form.
+_KEY = "act/"
+
 # Characters of each text that an operator enters.
 LONGEST = 300
+
+logger = structlog.get_logger()
 
 
 class ActKind(enum.StrEnum):
@@ -99,6 +117,22 @@ class RecordedAct:
     result: str | None
 
 
+@extensible
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActRecord:
+    """An act as the log has it. Topic `notifier`, key `act/FORM`; `argument` is JSON, `outcome` that of ActOutcome."""
+
+    number: Annotated[int, NumberRange(1, 2**53)]
+    at: Time
+    who: str
+    reason: str
+    kind: str
+    target: str
+    argument: str
+    outcome: str
+    result: str | None = None
+
+
 def read_act(fields: Mapping[str, str], *, who: str, at: float) -> OperatorAct:
     """Read the act of a form; raise ValueError that says what is wrong."""
     texts = {name: value.strip() for name, value in fields.items()}
@@ -119,49 +153,103 @@ def read_act(fields: Mapping[str, str], *, who: str, at: float) -> OperatorAct:
 
 
 class ActJournal:
-    """The database of acts at `path`, created if it is missing.
+    """The acts in the log, and the database of them at `path`, created if it is missing.
 
     Any thread may use it. Raises BadConfig or Unavailable.
     """
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, path: str, log: Log) -> None:
+        self._path, self._log, self._is_restored = path, log, False
         self._open().close()
 
     def begin(self, act: OperatorAct, form: str) -> tuple[int, bool]:
-        """Record an act, durable on return; return its number, and whether it is new.
+        """Record an act in the log, durable on return; return its number, and whether it is new.
 
         It is not new if this form was sent before. Raises Refused if the form was sent before with other contents, so that no
         operator takes the second act for done.
         """
         content = (act.who, act.reason, act.kind.value, act.target, json.dumps(act.argument))
         with closing(self._open()) as db:
-            is_new = bool(db.run(_BEGIN, (form, act.at, *content)).rowcount)
-            [(number, *recorded)] = db.rows(_SELECT_RECORDED, (form,))
+            self._restore(db)
+            with db.writing():
+                is_new = bool(db.run(_BEGIN, (form, act.at, *content)).rowcount)
+                [(number, *recorded)] = db.rows(_SELECT_RECORDED, (form,))
+                if is_new:
+                    self._append(db, form)
         if recorded != [*content]:
             raise Refused(f"this form was sent before, as act {number}; load its page again for another act")
         return number, is_new
 
     def end(self, number: int, outcome: ActOutcome, result: str) -> None:
+        """Record the outcome on disk, then in the log; if the log does not answer, the next start does."""
         with closing(self._open()) as db:
-            db.run(_END, (outcome.value, result, number))
+            [(form,)] = db.rows(_END, (outcome.value, result, number))
+            try:
+                self._append(db, form)
+            except ReplicationError as error:
+                logger.warning("outcome of an act not in the log yet", act=number, reason=str(error))
 
     def list_newest(self, limit: int) -> list[RecordedAct]:
-        """Return the newest acts, the newest first; raises Unavailable and BadConfig."""
+        """Return the newest acts, the newest first, without those of the log if it has not answered yet.
+
+        Raises Unavailable and BadConfig.
+        """
         with closing(self._open()) as db:
+            with suppress(Unavailable):
+                self._restore(db)
             rows = db.rows(_NEWEST, (limit,))
         return [_read_recorded(row) for row in rows]
+
+    def _restore(self, db: Database) -> None:
+        """Bring the database and the log in line, once: either gets what it lacks."""
+        if self._is_restored:
+            return
+        known = dict[str, ActRecord]()
+        for (_, key), record in read_table(
+            self._log, NOTIFIER, keep=lambda _, key: key.startswith(_KEY)
+        ).records.items():
+            try:
+                act = read_storable(ActRecord, record.value or b"")
+                _read_recorded(_list_columns(act))
+                known[key.removeprefix(_KEY)] = act
+            except (MalformedEvent, Unavailable) as error:
+                logger.error("act in the log not readable", key=key, reason=str(error))
+        with db.writing():
+            here = {form for form, _ in db.rows(_OUTCOMES)}
+            for form, act in sorted(known.items(), key=lambda each: each[1].number):
+                number, *columns = _list_columns(act)
+                if form not in here and not db.run(_RESTORE, (form, number, *columns)).rowcount:
+                    db.run(_RESTORE, (form, None, *columns))
+                db.run(_RESTORE_OUTCOME, (act.outcome, act.result, form))
+        self._append(
+            db, *(form for form, outcome in db.rows(_OUTCOMES) if form not in known or known[form].outcome != outcome)
+        )
+        self._is_restored = True
+
+    def _append(self, db: Database, *forms: str) -> None:
+        """Put these acts into the log as the database has them; raises Unavailable."""
+        names, records = [member.name for member in fields(ActRecord)], []
+        for form in forms:
+            [row] = db.rows(_RECORD, (form,))
+            value = to_json(ActRecord(**dict(zip(names, row, strict=True))))
+            records.append(NewRecord(topic=NOTIFIER, key=f"{_KEY}{form}", value=value))
+        if records:
+            self._log.append(records)
 
     def _open(self) -> Database:
         return Database(self._path, "dashboard.acts", _SCHEMA)
 
 
+def _list_columns(act: ActRecord) -> list[Any]:
+    return [getattr(act, member.name) for member in fields(act)]
+
+
 def _read_recorded(row: Sequence[Any]) -> RecordedAct:
-    """Read a row of the journal, which a newer release may have written."""
+    """Read a row of the journal, which a newer release may have written; raises Unavailable."""
     number, at, who, reason, kind, target, argument, outcome, result = row
     try:
-        content = json.loads(argument)
+        content = read(dict[str, str], json.loads(argument))
         act = OperatorAct(kind=ActKind(kind), target=target, argument=content, who=who, reason=reason, at=at)
         return RecordedAct(number=number, act=act, outcome=ActOutcome(outcome), result=result)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, MalformedEvent) as error:
         raise Unavailable(f"dashboard.acts: act {number} is none that this release knows") from error

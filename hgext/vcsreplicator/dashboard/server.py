@@ -44,7 +44,7 @@ def run(
     Raises BadConfig if the address, the socket or a file cannot be used, or the exception that ended the watcher.
     """
     readers = Readers(settings, read_users(settings.users) if settings.users else ())
-    journal = ActJournal(settings.acts) if settings.acts else None
+    journal = ActJournal(settings.acts, sources.log) if settings.acts else None
     watcher = LogWatcher(sources.log, sources.expected, sources.clock, History(settings.history))
     answers = _answer_questions(settings, sources.url, watcher)
     with asgi.bind(*address, "dashboard.listen") as listener, answers:
