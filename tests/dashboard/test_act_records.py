@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The acts of operators as records of the log, of which a dashboard's file is a copy."""
 
+import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from hgext.vcsreplicator.log import NOTIFIER, NewRecord
 from hgext.vcsreplicator.words.errors import Unavailable
 from testing.builders.log.memorylog import MemoryLog
 from testing.builders.notifier.notices import with_topics
+from testing.seeds import seeds
 
 ACT = OperatorAct(kind=ActKind.SKIP, target="hooks", argument={"message": "m"}, who="olga", reason="stuck", at=9.0)
 
@@ -94,3 +97,25 @@ def test_an_act_in_the_log_that_cannot_be_read_hides_no_other(
     log.append([NewRecord(topic=NOTIFIER, key="act/damaged", value=damaged)])
     shown = ActJournal(str(tmp_path / "elsewhere.db"), log).list_newest(9)
     assert [each.number for each in shown] == [1]
+
+
+@pytest.mark.parametrize("seed", seeds(50))
+def test_folders_lost_at_any_step_cost_no_act(log: MemoryLog, tmp_path: Path, seed: int) -> None:
+    chance, machines = random.Random(seed), 0
+    expected: dict[str, ActOutcome] = {}
+    journal = ActJournal(str(tmp_path / "acts.db"), log)
+    for step in range(30):
+        match chance.randrange(4):
+            case 0:
+                assert journal.begin(replace(ACT, reason=f"{step}"), f"form {step}")[1]
+                expected[f"{step}"] = ActOutcome.BEGUN
+            case 1:
+                for each in journal.list_newest(1):
+                    journal.end(each.number, ActOutcome.DONE, "skipped")
+                    expected[each.act.reason] = ActOutcome.DONE
+            case 2:
+                journal = ActJournal(str(tmp_path / f"acts{machines or ''}.db"), log)
+            case _:
+                machines += 1
+                journal = ActJournal(str(tmp_path / f"acts{machines}.db"), log)
+    assert {each.act.reason: each.outcome for each in journal.list_newest(99)} == expected
