@@ -46,7 +46,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export HYPOTHESIS_NO_PLUGINS := 1
 
 .SILENT:
-.PHONY: demo venv test test-all test-versions faults check $(CHECKS) format bench docs man dist lock clean
+.PHONY: demo venv test test-all test-versions faults check $(CHECKS) format bench docs man dist deb lock clean
 
 demo: venv
 	$(BIN)/vcsreplicator demo
@@ -148,6 +148,13 @@ dist: $(VENV)/installed-for-tests
 	umask 022; export SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)}; rm -rf dist; \
 	$(BIN)/python -c 'from setuptools.build_meta import build_sdist; build_sdist("dist")' > /dev/null && \
 	$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist dist/*.tar.gz
+
+# The package of `debian`, in build/deb, for the Debian on which it is built.
+deb: man dist
+	$(INSTALL) debian
+	rm -rf build/deb && mkdir -p build/deb/source/build
+	tar -xf dist/*.tar.gz -C build/deb/source --strip-components=1 && cp -r build/man build/deb/source/build/
+	cd build/deb/source && dpkg-buildpackage --build=binary --no-sign
 
 # Newer versions within the bounds of pyproject.toml; read the difference before you commit it.
 lock: $(INSTALLED)

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-or-later
 # Installs the Debian packages that a target needs and that are missing; without root, says in one line which.
-#   testing/install_debian.sh python | services
+#   testing/install_debian.sh python | services | debian
 set -eu
 missing=
 
@@ -32,8 +32,15 @@ services)
     "${PYTHON:-python3}" -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null || missing="$missing python3-dev"
     ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$missing postgresql"
     ;;
+debian)
+    program dpkg-buildpackage dpkg-dev
+    program dh debhelper
+    program dh_virtualenv dh-virtualenv
+    program debootstrap debootstrap
+    program systemd-nspawn systemd-container
+    ;;
 *)
-    echo "usage: $0 python|services" >&2
+    echo "usage: $0 python|services|debian" >&2
     exit 2
     ;;
 esac

@@ -16,6 +16,7 @@ PAGES = dict(files("*.md", ":!tests/golden"))
 CODE = re.compile(r"^```.*?^```$|^ {4}\S.*$|`([^`\n]+)`", re.MULTILINE | re.DOTALL)
 # The words of other programs that pages use: subcommands, if the program has any, and options.
 FOREIGN = {
+    "apt": "install purge remove",
     "chmod": "-R",
     "chown": "-R",
     "cp": "-a -aT",

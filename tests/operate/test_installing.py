@@ -25,7 +25,7 @@ pytestmark = pytest.mark.processes
 _BEFORE, _, _AFTER = PAGES["docs/install.md"].partition("## The first push")
 PAGE = _BEFORE + PAGES["docs/by-hand.md"] + _AFTER
 # Programs that change the machine, or that the page installs: each only notes how it was called.
-NOTED = ("useradd", "usermod", "systemctl", "pip", "vcsreplicator")
+NOTED = ("apt", "useradd", "usermod", "systemctl", "pip", "vcsreplicator")
 NOTE = """#!/bin/sh
 {python} -S -c 'import json, sys; print(json.dumps(sys.argv[1:]))' {name} "$@" >> {folder}/called
 """
