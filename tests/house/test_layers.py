@@ -41,7 +41,7 @@ ORDER = {
     "notifier.clients": "authorities, database, lines, secret < amqp, http",
     "notifier.services": "edge, decode, poll, work, guardian",
     "notifier.destinations": "state < jsonlines, pulse, sns, webhook, hgpush < decode",
-    "notifier.publishing": "condition, position, requests, settings, turns < reading < orders < courier < publisher",
+    "notifier.publishing": "condition, decoding, position, requests, settings, turns < reading < orders < courier < publisher",
 }
 
 # A library → the only modules that import it. Loading it costs each process 60 ms and more.
