@@ -160,7 +160,7 @@ def test_the_same_trouble_of_two_paths_with_blanks_is_two_troubles() -> None:
         "subscription s{} of hooks is failing, last: 503",
         "repository try-{} is not on the master any more (rm, mv?): put it back",
         "repository {}/try is not on the master any more (rm, mv?): put it back",
-        "/repos/a: cannot be read: Permission denied: /repos/a/.hg/store/outbox.{}.log; as root, run: chown",
+        "/repos/a: cannot be read: Permission denied: /repos/a/.hg/store/outbox.{}.log; as root, run: vcsreplicator rights",
         "destination pulse-{} is failing: away",
     ],
 )

@@ -576,7 +576,7 @@ def test_a_job_that_fails_is_reported_before_the_next_round(bench: Bench, monkey
         line.report_commit(2)
         [trouble] = eventually(lambda: bench.reports()[-1].troubles)
         assert trouble.text.startswith(
-            f"{bench.folder}/repos/one{WAITS}Permission denied: {denied}; as root, run: chown "
+            f"{bench.folder}/repos/one{WAITS}Permission denied: {denied}; as root, run: vcsreplicator rights "
         )
         assert (trouble.is_urgent, trouble.is_permanent) == (False, True)
         is_closed.clear()

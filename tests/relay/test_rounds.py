@@ -3,13 +3,13 @@
 
 import errno
 import os
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
 import pytest
 
+from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.outbox.entry import before_first_event
 from hgext.vcsreplicator.outbox.file import Fork, Outbox
 from hgext.vcsreplicator.relay import rounds
@@ -331,10 +331,12 @@ def test_what_the_relay_may_not_read_may_be_a_repository(round_: Round, monkeypa
 
     monkeypatch.setattr(rounds, "find_repositories", find)
     [text, other] = round_.make(1000.0)[1]
-    assert text.startswith(f"cannot be read: Permission denied: {round_.root}/a/.hg; as root, run: chown -R ")
+    assert text.startswith(
+        f"cannot be read: Permission denied: {round_.root}/a/.hg; as root, run: vcsreplicator rights "
+    )
     assert f" {round_.root}/a" in text
     denied = f"Permission denied: {round_.root}/group"
-    assert other.startswith(f"cannot be read: {denied}; if it holds repositories, as root, run: chown -R ")
+    assert other.startswith(f"cannot be read: {denied}; if it holds repositories, as root, run: vcsreplicator rights ")
     assert not any(trouble.is_urgent for trouble in round_.found.troubles), "a glance may fail"
     assert {f"{round_.root}/a", f"{round_.root}/group"} <= set(round_.found.unreadable)
 
@@ -351,7 +353,7 @@ def test_a_repository_closed_to_the_relay_is_reported_in_each_round(
     for now, is_urgent in ((930.0, False), (961.0, True)):
         [text] = round_.make(now)[1]
         assert text.startswith(
-            f"cannot be read: Permission denied: {round_.root}/a/.hg/requires; as root, run: chown -R "
+            f"cannot be read: Permission denied: {round_.root}/a/.hg/requires; as root, run: vcsreplicator rights "
         )
         [trouble] = round_.found.troubles
         assert (trouble.is_urgent, trouble.is_permanent, trouble.since) == (is_urgent, True, 900.0)
@@ -368,10 +370,10 @@ def test_repositories_closed_to_the_group_are_reported_with_one_command(round_: 
     round_.make(2_000_000_000.0)
     [trouble] = group_troubles(round_.found.troubles, [str(round_.root)])
     begin = f"{round_.root}: 2 repositories (a, b), each: the group {round_.root.group()} may not write there"
-    assert trouble.text.startswith(f"{begin}, so it cannot push; as root, run: chown -R ")
-    assert f" && chmod -R g+rwX {round_.root}/a {round_.root}/b && " in trouble.text
+    assert trouble.text.startswith(f"{begin}, so it cannot push; as root, run: vcsreplicator rights ")
+    assert trouble.text.endswith(f":{round_.root.group()} {round_.root}/a {round_.root}/b")
     assert trouble.is_permanent, "check names it at once"
-    subprocess.run(["sh", "-ec", trouble.text.partition("as root, run: ")[2]], check=False)  # no repository has an hgrc
+    program.main(trouble.text.partition("as root, run: vcsreplicator ")[2].split(), standalone_mode=False)
     assert round_.make(2_000_000_000.0)[1] == []
 
 
@@ -398,7 +400,7 @@ def test_a_root_that_may_not_be_read_is_one_trouble_with_the_command(
     [text] = round_.make(1000.0)[1]
     assert text.startswith(f"cannot be read: Permission denied: {round_.root}; as root, run: chown ")
     assert text.endswith(f" {round_.root} && chmod u+rwx {round_.root}")
-    assert "-R" not in text, "below it there may be what other users own"
+    assert "vcsreplicator rights" not in text, "below it there may be what other users own"
 
 
 def test_what_cannot_be_read_inside_a_working_copy_is_no_trouble(
@@ -430,7 +432,9 @@ def test_a_store_that_cannot_be_read_is_reported_but_not_one_that_is_gone(
 
     monkeypatch.setattr(os, "listdir", refuse)
     [text] = round_.make(1000.0)[1]
-    assert text.startswith(f"cannot be read: Permission denied: {round_.root}/a/.hg/store; as root, run: chown -R ")
+    assert text.startswith(
+        f"cannot be read: Permission denied: {round_.root}/a/.hg/store; as root, run: vcsreplicator rights "
+    )
     [trouble] = round_.found.troubles
     assert (trouble.is_urgent, trouble.is_permanent, trouble.since) == (False, False, 1000.0), "a glance may fail"
     round_.failure = Failure(Job.SEND, "Permission denied: store", 900.0, is_permanent=True)

@@ -382,8 +382,7 @@ def reason_of(master: Master, folder: str) -> str | None:
 
 def give(folder: str) -> str:
     """The command that gives a repository to this user."""
-    user, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(os.getegid()).gr_name
-    return f"chown -R {user}:{group} {shlex.quote(folder)}"
+    return f"vcsreplicator rights {pwd.getpwuid(os.geteuid()).pw_name} {shlex.quote(folder)}"
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o2775], ids=["one user", "a group pushes"])
@@ -393,8 +392,8 @@ def test_a_group_that_may_write_beside_a_repository_may_write_in_it(tmp_path: Pa
     folder = f"{tmp_path}/a"
     expected = give(folder)
     if mode & 0o20:
-        expected += f" && chmod -R g+rwX {folder} && find {folder} -type d -exec chmod g+s {{}} +"
-        expected += " -o -type f -path '*/.hg/hgrc' -exec chmod g-w {} +"
+        user, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(tmp_path.stat().st_gid).gr_name
+        expected = f"vcsreplicator rights {user}:{group} {folder}"
     denied = PermissionError(errno.EACCES, "Permission denied", f"{folder}/.hg/store")
     assert explain(folder, denied) == f"Permission denied: {folder}/.hg/store; as root, run: {expected}"
 

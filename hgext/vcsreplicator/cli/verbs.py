@@ -46,6 +46,7 @@ _GROUPS = {
         "handover": "Prepare a living master for the promotion of a mirror",
         "promote": "Make a mirror the master, after a handover or a loss",
         "demote": "Save what a former master accepted and did not send",
+        "rights": "Give repositories to the user of the services",
         "forget": "Announce the deletion of a repository that was removed by hand",
         "key": "Make the key of a mirror or the aggregator",
         "topics": "Create, check and list the topics of the log",

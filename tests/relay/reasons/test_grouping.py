@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from hgext.vcsreplicator.log.ownership import name_own_user
+from hgext.vcsreplicator.log.ownership import name_own_user, name_user
 from hgext.vcsreplicator.relay import work as relay_work
 from hgext.vcsreplicator.relay.jobs import Job
 from hgext.vcsreplicator.relay.lacking import WAITS
@@ -40,20 +40,20 @@ def test_repositories_with_one_reason_are_one_trouble_with_one_command(tmp_path:
     top = f"{roots[0]}/team"
     assert trouble.text == (
         f"{top}: 200 repositories (000, 001, 002 and 197 more), each: events wait in its outbox: "
-        f"Permission denied: {top}/000/.hg/store/outbox.lock; as root, run: chown -R {name_own_user()} {top}"
+        f"Permission denied: {top}/000/.hg/store/outbox.lock; as root, run: vcsreplicator rights {name_user(os.geteuid())} {top}"
     )
     assert (trouble.since, trouble.is_permanent) == (-190.0, True)
     few = [f"{top}/{number:03}" for number in range(2)]
-    assert group_troubles(troubles[:2], roots)[0].text.endswith(f"run: chown -R {name_own_user()} {' '.join(few)}")
+    assert group_troubles(troubles[:2], roots)[0].text.endswith(
+        f"run: vcsreplicator rights {name_user(os.geteuid())} {' '.join(few)}"
+    )
 
 
-def test_many_repositories_of_a_group_get_its_right_but_not_on_their_hgrc(tmp_path: Path) -> None:
+def test_many_repositories_of_a_group_get_its_right(tmp_path: Path) -> None:
     tmp_path.chmod(0o2775)
     top = str(tmp_path)
     [trouble] = group_troubles([waiting(f"{top}/{number}") for number in range(9)], [top])
-    given = f"chown -R {name_own_user()} {top} && chmod -R g+rwX {top}"
-    settled = f"find {top} -type d -exec chmod g+s {{}} + -o -type f -path '*/.hg/hgrc' -exec chmod g-w {{}} +"
-    assert trouble.text.endswith(f"run: {given} && {settled}")
+    assert trouble.text.endswith(f"run: vcsreplicator rights {name_own_user()} {top}")
 
 
 def test_other_reasons_roots_and_refusals_keep_their_own_trouble() -> None:

@@ -183,7 +183,7 @@ def _look_around(machine: Machine, answers: HostAnswers, examined: Examination, 
     home = pwd.getpwnam(HG).pw_dir if has_user(HG) else HOMES[HG]
     has_key = not answers.copies_over_ssh or (os.path.exists(key_file(home)) and _knows_master(answers.master, home))
     lacking = tuple(
-        GiveRights(answers.repos, problem.folders, problem.remedy, is_hgrc=problem.kind is ProblemKind.HGRC)
+        GiveRights(answers.repos, problem.folders, problem.remedy)
         for problem in examined.problems
         if problem.is_mendable and is_fixed
     )

@@ -25,9 +25,9 @@ from ...log.blobs import sync_folder
 from ...log.ownership import name_group, name_user
 from ...words import shape
 from ...words.errors import BadConfig, MalformedEvent, Refused
+from ..rights import give_repository
 from .answers import HG, HostAnswers
 from .plan import GiveRights, GiveSecret, JoinGroup, MakeFolder, MakeUser, RunCommand, SetupStep, WriteFile
-from .rights import close_hgrc, give_repository
 
 RECORD = "/etc/vcsreplicator/setup.json"
 # Bytes of a record, at most; more than any setup writes.
@@ -108,10 +108,7 @@ class Machine:
                 _write_file(self.place(step.path), step.text, step.mode)
             case GiveRights():
                 for folder in step.folders:
-                    if step.is_hgrc:
-                        close_hgrc(step.root, folder)
-                    else:
-                        give_repository(step.root, folder, *find_owner(HG))
+                    give_repository(step.root, folder, *find_owner(HG))
             case GiveSecret():
                 os.chmod(step.path, 0o600)
                 _run(step.command())

@@ -95,18 +95,14 @@ class RunCommand:
 
 @dataclass(frozen=True, slots=True)
 class GiveRights:
-    """Rights on repositories below `root`, or, with `is_hgrc`, none but the owner's on their hgrc.
-
-    `shown` is what an operator would run where no other account writes.
-    """
+    """Rights on repositories below `root`; `shown` is the command for an operator."""
 
     root: str
     folders: tuple[str, ...]
     shown: str
-    is_hgrc: bool = False
 
     def command(self) -> tuple[str, ...]:
-        return ("sh", "-c", self.shown)
+        return tuple(shlex.split(self.shown))
 
 
 SetupStep = MakeUser | JoinGroup | MakeFolder | WriteFile | GiveSecret | GiveRights | RunCommand

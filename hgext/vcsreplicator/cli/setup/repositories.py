@@ -9,7 +9,6 @@ import contextlib
 import enum
 import grp
 import os
-import shlex
 import shutil
 import stat
 from collections.abc import Iterator
@@ -39,7 +38,7 @@ class ProblemKind(enum.Enum):
     TWINS = "rename all but one"
     UNSERVED = "rename each: a mirror could not copy it, and would wait for it"
     RIGHTS = "give"
-    HGRC = "chmod go-w"
+    HGRC = "close"
     CODE = "read it, keep only what you know, and let hg own it"
     READING = "let root read it, or move it out of the root"
     ROOM = "choose a folder on another disk"
@@ -60,10 +59,8 @@ class Problem:
 
     @property
     def remedy(self) -> str:
-        if self.kind is ProblemKind.RIGHTS:
+        if self.is_mendable:
             return give_repositories(self.folders, f"{HG}:{HG}")
-        if self.kind is ProblemKind.HGRC:
-            return f"chmod go-w {shlex.join(f'{folder}/.hg/hgrc' for folder in self.folders)}"
         return str(self.kind.value)
 
     def __str__(self) -> str:

@@ -7,7 +7,7 @@ import shlex
 import stat
 from collections.abc import Sequence
 
-from ...log.ownership import name_group, name_own_user, name_user
+from ...log.ownership import name_group, name_user
 from ...status.wording import NAMED
 
 
@@ -24,17 +24,11 @@ def give_repositories(folders: Sequence[str], owner: str | None = None) -> str:
     """Return the command that gives repositories to this user.
 
     Many are given by the folder that has them all. If a group may write in the folder above one, it gets this right in the
-    repository too, but not on its hgrc: that has hooks. `owner` names another user and the group that gets this right in any case.
+    repository too. `owner` names another user and the group that gets this right in any case.
     """
     quoted = shlex.join(folders if len(folders) <= NAMED else [os.path.commonpath(folders)])
-    if owner is None:
-        groups = {_find_group(os.path.dirname(folder)) for folder in folders} - {None}
-        if not groups:
-            return f"chown -R {name_own_user()} {quoted}"
-        owner = f"{name_user(os.geteuid())}:{groups.pop()}"
-    # Without the first, what a member of the group adds would be in a group of its own.
-    settle = f"find {quoted} -type d -exec chmod g+s {{}} + -o -type f -path '*/.hg/hgrc' -exec chmod g-w {{}} +"
-    return f"chown -R {owner} {quoted} && chmod -R g+rwX {quoted} && {settle}"
+    groups = filter(None, (_find_group(os.path.dirname(folder)) for folder in folders))
+    return f"vcsreplicator rights {owner or ':'.join((name_user(os.geteuid()), *sorted(groups)[:1]))} {quoted}"
 
 
 def explain_closed(folder: str) -> str | None:

@@ -40,8 +40,8 @@ def own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "find_owner", lambda name: (os.geteuid(), os.getegid()))
 
 
-def give(root: Path, *, is_hgrc: bool = False) -> None:
-    Machine().perform(GiveRights(str(root), (str(root / "team/a"),), "shown", is_hgrc=is_hgrc))
+def give(root: Path) -> None:
+    Machine().perform(GiveRights(str(root), (str(root / "team/a"),), "shown"))
 
 
 def modes(folder: Path) -> set[int]:
@@ -78,12 +78,12 @@ def test_setup_closes_an_hgrc_and_not_the_file_that_a_link_names(root: Path, out
     hgrc = root / "team/a/.hg/hgrc"
     hgrc.touch()
     hgrc.chmod(0o666)
-    give(root, is_hgrc=True)
+    give(root)
     assert stat.S_IMODE(hgrc.stat().st_mode) == 0o644
     hgrc.unlink()
     hgrc.symlink_to(outside / "a/secret")
     (outside / "a/secret").chmod(0o666)
-    give(root, is_hgrc=True)
+    give(root)
     assert stat.S_IMODE((outside / "a/secret").stat().st_mode) == 0o666
 
 
