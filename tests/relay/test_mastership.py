@@ -5,7 +5,7 @@ import pytest
 
 from hgext.vcsreplicator.log import EVENTS, SERVICES, Log, NewRecord, topics
 from hgext.vcsreplicator.relay import mastership
-from hgext.vcsreplicator.relay.mastership import claim, read_master, take_back
+from hgext.vcsreplicator.relay.mastership import IS_MASTER, claim, fork_of_former, read_master, take_back
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Refused
 from hgext.vcsreplicator.words.records import MASTER_KEY, MasterRecord
@@ -85,3 +85,12 @@ def test_events_of_the_new_master_up_to_the_newest_of_the_old_one_are_no_obstacl
     known = read_master(log)
     assert known is not None
     assert (known.source, known.replaces) == ("hg://old", ("hg://alpha",))
+
+
+def test_a_pusher_reads_no_control_character_of_a_false_master() -> None:
+    false = MasterRecord(source="hg://\x1b]0;x\x07" + "y" * 10_000, mirror="a", replaces=("hg://old",), time=1.0)
+    fork = fork_of_former(false, "hg://old")
+    assert fork is not None
+    assert fork.reason.isprintable()
+    assert fork.reason.endswith(IS_MASTER)
+    assert len(fork.reason) < 1000

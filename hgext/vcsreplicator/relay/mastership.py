@@ -10,7 +10,7 @@ from ..log import EVENTS, SERVICES, Log, NewRecord
 from ..log.table import find_beginnings, read_records, read_table
 from ..outbox.file import Fork
 from ..words import wire
-from ..words.errors import BadConfig, Fenced, Refused
+from ..words.errors import SHOWN, BadConfig, Fenced, Refused, visible
 from ..words.records import MASTER_KEY, MasterRecord
 from ..words.shape import to_json, try_json
 
@@ -32,10 +32,13 @@ def read_master(log: Log) -> MasterRecord | None:
 
 
 def fork_of_former(newest: MasterRecord | None, source: str) -> Fork | None:
-    """Return why all repositories of a master refuse pushes: a promotion replaced it; None if none did."""
+    """Return why all repositories of a master refuse pushes: a promotion replaced it; None if none did.
+
+    Pushers read the reason on their terminals, so that it has no control characters, and only the beginning of a long source.
+    """
     if newest is None or source not in newest.replaces:
         return None
-    return Fork(reason=f"{newest.source}{IS_MASTER}")
+    return Fork(reason=f"{visible(newest.source[:SHOWN])}{IS_MASTER}")
 
 
 def claim(log: Log, wanted: MasterRecord, expected: MasterRecord | None) -> None:

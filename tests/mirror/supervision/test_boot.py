@@ -85,6 +85,15 @@ def test_a_damaged_file_refuses_until_it_is_written_again(root: Path, content: b
     assert refused(root, "project/repo") == [False]
 
 
+def test_a_file_without_an_end_is_damaged_and_takes_no_memory(root: Path) -> None:
+    """Accounts that may write in the root of a master can put one there."""
+    boot.write(str(root), boot.read_boot(), {})
+    os.truncate(root / boot.FILE, 1 << 42)
+    found = boot.read(str(root))
+    assert found is not None
+    assert not found.is_of_this_boot()
+
+
 def test_a_system_that_does_not_say_its_boot_refuses_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boot, "BOOT_ID", root / "missing")
     assert refused(root, "project/repo") == [False]

@@ -23,6 +23,8 @@ FILE = "~vcsreplicator.boot"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # Seconds by which another machine's clock, or its file server's, may be ahead.
 _SKEW = 30.0
+# Bytes of the file, at most: those of some 200,000 repositories that lack something.
+_LIMIT = 1 << 25
 # A boot that never is: the file is damaged.
 _DAMAGED = "damaged"
 
@@ -96,11 +98,11 @@ def read(root: str) -> BootMark | None:
     """
     try:
         with open(os.path.join(root, FILE), "rb", opener=_open_at_once) as file:
-            content, changed = file.read(), os.fstat(file.fileno()).st_mtime
+            content, changed = file.read(_LIMIT + 1), os.fstat(file.fileno()).st_mtime
     except OSError:
         return None
     try:
-        found = json.loads(content)
+        found = json.loads(content if len(content) <= _LIMIT else b"")
         lacking = {
             name: Lacking(str(folder), str(inc), int(seq)) for name, (folder, inc, seq) in found["lacking"].items()
         }
