@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from hgext.vcsreplicator.aggregator.decisions.deciding import LOST_PATIENCE
 from hgext.vcsreplicator.aggregator.decisions.intake import EventIntake
 from hgext.vcsreplicator.aggregator.decisions.memory import RecordOutcome
 from hgext.vcsreplicator.aggregator.loading import GROUP
@@ -274,6 +275,7 @@ def test_a_log_with_expired_records_is_not_read_again_per_repository(
     with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
         for _ in range(4):
             session.step(0.0)
+            clock.advance(LOST_PATIENCE / 2)
     assert [noticed(log, chain) for chain in chains] == [[3], [3], [3]]
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from hgext.vcsreplicator.aggregator.alarms import alarms, survey
 from hgext.vcsreplicator.aggregator.decisions import outgoing
+from hgext.vcsreplicator.aggregator.decisions.deciding import LOST_PATIENCE
 from hgext.vcsreplicator.aggregator.decisions.memory import RecordOutcome
 from hgext.vcsreplicator.log import ACKS, EVENTS, PENDING, ROSTER, ROSTER_REQUESTS, STATE, NewRecord, check_message
 from hgext.vcsreplicator.words import wire
@@ -291,7 +292,9 @@ def test_a_gap_is_recorded_and_what_follows_it_goes_on() -> None:
     chain.take(5)
     fed.event(chain.events[0], chain.events[3], chain.events[4])
     fed.ack(chain.ack("alpha", 5))
-    assert fed.commit() == [1, 4, 5]
+    assert fed.commit() == [1]
+    fed.now += LOST_PATIENCE
+    assert fed.commit() == [4, 5]
     [error] = fed.errors
     assert "events before 4 are missing" in error.reason
     assert error.repository == chain.repository
@@ -305,6 +308,7 @@ def test_a_repository_first_seen_in_the_middle_starts_there() -> None:
     fed.commit()
     assert (fed.state(chain).released, fed.state(chain).noticed) == (0, 0)
     fed.ack(chain.ack("alpha", 5))
+    fed.now += LOST_PATIENCE
     assert fed.commit() == [5]
     assert (fed.state(chain).released, fed.state(chain).noticed) == (5, 5)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hgext.vcsreplicator.aggregator.ahead import AheadLevels
+from hgext.vcsreplicator.aggregator.decisions.deciding import LOST_PATIENCE
 from hgext.vcsreplicator.aggregator.decisions.memory import RecordOutcome
 from hgext.vcsreplicator.aggregator.rereading import Rereading
 from hgext.vcsreplicator.log import EVENTS, PENDING, Topic
@@ -288,6 +289,7 @@ def test_a_loss_before_what_was_kept_for_a_newer_aggregator_is_reported(
     monkeypatch.setattr(wire, "VERSION", 2)
     fed.restart(whole=0)
     fed.ack(chain.ack("alpha", 5))
+    fed.now += LOST_PATIENCE
     assert fed.commit() == [4, 5]
     assert fed.topics[PENDING] == {}
     assert [error.reason.partition(" in ")[0] for error in fed.errors] == ["x: events before 4 are missing"]
@@ -408,11 +410,37 @@ def test_lost_events_that_come_after_a_restart_get_their_notices() -> None:
     assert fed.aggregation.lost == {}
 
 
+def test_notices_wait_for_lost_events_that_mirrors_have_already() -> None:
+    fed, chain, other = FedAggregation("alpha"), Chain("x"), Chain("y")
+    fed.event(chain.next(), *chain.take(2)[1:], *other.take(1))
+    fed.ack(chain.ack("alpha", 3), other.ack("alpha", 1))  # alpha has copied them from the master
+    assert fed.commit() == [1, 1]
+    fed.now += LOST_PATIENCE - 1
+    assert fed.commit() == []
+    fed.event(chain.events[1])
+    assert fed.commit() == [2, 3]
+
+
+def test_notices_wait_for_lost_events_again_after_a_restart() -> None:
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(3)[1:])
+    fed.write()
+    fed.now += LOST_PATIENCE
+    fed.restart()
+    fed.aggregation.events.lose(chain.repository, fed.now)
+    fed.ack(chain.ack("alpha", 3))
+    assert fed.commit() == []
+    fed.now += LOST_PATIENCE
+    assert fed.commit() == [2, 3]
+
+
 def test_an_event_behind_an_announced_successor_stays_lost() -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
     chain.take(3)
     fed.event(chain.events[0], chain.events[2])
     fed.ack(chain.ack("alpha", 3))
-    assert fed.commit() == [1, 3]
+    assert fed.commit() == [1]
+    fed.now += LOST_PATIENCE
+    assert fed.commit() == [3]
     assert fed.event(chain.events[1]) == [RecordOutcome.REPEAT]
     assert (fed.commit(), fed.aggregation.lost) == ([], {chain.repository: 1})

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hgext.vcsreplicator.aggregator.alarms import SUCCESSOR, SUCCESSORS, alarms, survey
+from hgext.vcsreplicator.aggregator.decisions.deciding import LOST_PATIENCE
 from hgext.vcsreplicator.aggregator.decisions.repository import Repository
 from hgext.vcsreplicator.aggregator.decisions.succession import DEPARTURE_PATIENCE
 from hgext.vcsreplicator.aggregator.session import Session
@@ -374,6 +375,7 @@ def test_a_successor_waits_whose_rename_to_the_path_the_log_has_lost() -> None:
     fed.ack(former.ack("alpha", 3))
     fed.commit()
     fed.ack(successor.ack("alpha", 3))
+    fed.now += LOST_PATIENCE
     fed.commit()
     assert announced_places(fed) == [("y", 2, 1), ("x", 1, 1), ("x", 1, 2), ("x", 1, 3), ("x", 2, 3)]
 

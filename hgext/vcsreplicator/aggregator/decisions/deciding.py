@@ -20,6 +20,10 @@ from .repository import Repository
 from .standing import make_proof
 from .succession import Succession
 
+# Seconds that notices wait for events that the log lost before them: a relay that was down finds the loss at its start, and any
+# other one with its next scan.
+LOST_PATIENCE = 30.0
+
 
 class Decisions:
     """Decides about repositories: first the touched ones, then the backlog.
@@ -32,6 +36,8 @@ class Decisions:
         self._memory, self._membership, self._succession, self._limit = memory, membership, succession, limit
         self._backlog: dict[str, Repository] = {}
         self._successors: dict[str, Repository] = {}
+        # Repositories that wait for lost events, and until when.
+        self._patient: dict[str, float] = {}
 
     @property
     def is_undecided(self) -> bool:
@@ -43,6 +49,7 @@ class Decisions:
 
         New events go first: a long backlog of other repositories delays no release, and no notice by more than a batch.
         """
+        self._touch_patient()
         touched, self._memory.touched = {**self._successors, **self._memory.touched}, {}
         self._successors = {}
         for name, repository in touched.items():
@@ -66,6 +73,7 @@ class Decisions:
         without a hole, or overtaken the next time. Raises UnknownEvent, with nothing changed, if a newer aggregator stored some of
         the old history.
         """
+        repository.incomplete_at = float("-inf")  # nothing of the old history comes any more
         for held in repository.queue:
             if held.pending is None and held.is_readable():
                 held.opened()
@@ -126,9 +134,28 @@ class Decisions:
             for held, acks in repository.announceable(gating, allow_empty=roster.allow_empty):
                 if output.notices >= self._limit or output.is_full:
                     return False
+                if self._waits_for_lost(repository, held):
+                    return True
                 self._announce(repository, held, acks, now)
             if output.notices == before:
                 return True
+
+    def _waits_for_lost(self, repository: Repository, held: HeldEvent) -> bool:
+        """Return whether events that the log lost before this one may come again; then it is decided again later."""
+        until = repository.incomplete_at + LOST_PATIENCE
+        if not repository.lacks_before(held) or self._succession.now >= until:
+            return False
+        if self._patient.get(repository.id) != until:
+            self._patient.pop(repository.id, None)
+            self._patient[repository.id] = until  # as the last, so that they end in this order
+        return True
+
+    def _touch_patient(self) -> None:
+        """Have the repositories decided that have waited for lost events long enough."""
+        while self._patient and next(iter(self._patient.values())) <= self._succession.now:
+            name = next(iter(self._patient))
+            del self._patient[name]
+            self._memory.touched[name] = self._memory.repositories[name]
 
     def _announce(self, repository: Repository, held: HeldEvent, acks: tuple[Ack, ...], now: float) -> None:
         event, state, version = held.event, repository.state, self._membership.roster.version

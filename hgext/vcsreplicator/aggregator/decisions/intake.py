@@ -160,6 +160,7 @@ class EventIntake:
         They count as announced in their turn.
         """
         repository, output = self._memory.repository(name), self._memory.output
+        repository.incomplete_at = self._succession.now
         lost = repository.pass_lost()
         if lost:
             text = (
@@ -215,7 +216,8 @@ class EventIntake:
         source = record.headers.get(wire.SOURCE, "")
         source = source if len(source) <= SOURCE_LIMIT else ""
         # What is missing may come yet: the relay sends what the log lost again, perhaps behind a later event.
-        repository.is_incomplete |= arrival is Arrival.GAP
+        if arrival is Arrival.GAP:
+            repository.is_incomplete, repository.incomplete_at = True, self._succession.now
         repository.state = follow(repository.state, event, arrival, self._membership.roster.version, source)
         self._succession.note(repository.state)
         self._decisions.end_replaced(event.path)

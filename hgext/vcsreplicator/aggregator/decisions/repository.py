@@ -26,8 +26,8 @@ class Repository:
 
     `serials` are those of the newest sealed levels, by mirror. `queue` is in order of sequence; its first `released` items are
     released. `newer` are the offsets of the records since the first event of a newer version, which the log keeps as they came.
-    `is_incomplete`: events that wait for their notice may be missing in the queue. `newest_at` is when its newest event came, by
-    the monotonic clock; 0 if that was before this session.
+    `is_incomplete`: events that wait for their notice may be missing in the queue; `incomplete_at` is when that was found last.
+    `newest_at` is when its newest event came; 0 if that was before this session. Both are by the monotonic clock.
     """
 
     id: str
@@ -38,6 +38,7 @@ class Repository:
     released: int = 0
     newer: frozenset[int] | set[int] = frozenset()
     newest_at: float = 0.0
+    incomplete_at: float = 0.0
     is_stored_newer: bool = False
     is_incomplete: bool = False
     # Whether it waits until a topic takes a record about it; meanwhile its state stays the one in the log.
@@ -110,6 +111,10 @@ class Repository:
         fits = behind is None or not behind.is_known() or behind.event.previous == event.id
         return fits and after in (None, event.id)
 
+    def lacks_before(self, held: HeldEvent) -> bool:
+        """Return whether the queue lacks events before this one, the first that it has."""
+        return self.is_incomplete and self.state is not None and held.seq > self.state.noticed + 1
+
     def hold_newer(self, record: Record) -> None:
         """Take a record of a newer version, or one behind it."""
         self._newer_from = min(self._newer_from, record.offset) if self.newer else record.offset
@@ -148,14 +153,14 @@ class Repository:
     def _set_levels(self, *, released: int, noticed: int | None = None) -> None:
         """Set the levels; without `noticed` that one stays.
 
-        Where the queue is incomplete, they pass over the lost events behind them.
+        Where the queue is incomplete, the release passes over the lost events behind it, and the notice over those at the end.
         """
         assert self.state is not None
         if self.is_incomplete:
             beyond = self.state.seq + 1
             released = (self.queue[self.released].seq if self.released < len(self.queue) else beyond) - 1
-            if noticed is not None:
-                noticed = (self.queue[0].seq if self.queue else beyond) - 1
+            if noticed is not None and not self.queue:
+                noticed = self.state.seq
         noticed = self.state.noticed if noticed is None else noticed
         stays = tuple(stay for stay in self.state.stays if stay.until > noticed)
         served_by = self.state.served_by if noticed == self.state.noticed else None
