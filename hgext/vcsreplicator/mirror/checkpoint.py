@@ -109,3 +109,8 @@ def with_former(checkpoint: Checkpoint, before: Checkpoint | None) -> Checkpoint
     names = [*before.former, *([before.incarnation] if before.incarnation != checkpoint.incarnation else [])]
     settings = checkpoint.settings.after(before.settings)
     return replace(checkpoint, former=tuple(names[-FORMER_KEPT:]), settings=settings)
+
+
+# All checkpoints of this process share the room for the names of members if the first has all of them: Python 3.11 takes some of
+# that room away with each value that is made without them.
+_restore(*Checkpoint.list_members())
