@@ -167,15 +167,22 @@ class Orders:
         self._follower = RequestFollower(self.name, self.log, self.state)
 
     def carry_out_requests(self) -> None:
-        """Carry out the requests made since the last call."""
+        """Carry out the requests made since the last call.
+
+        What is asked of webhooks is done in its order: carried out late, an earlier request would undo a later one.
+        """
         now = self.clock.monotonic()
         if now - self._asked_at < ASK_EVERY:
             return
         self._asked_at = now
         self._follow_log(now)
         try:
+            is_held = False
             for request in self.state.requests.list_open(self.name):
-                self._try_request(request)
+                if request.kind not in OF_WEBHOOKS:
+                    self._try_request(request)
+                elif not is_held:
+                    is_held = not self._try_request(request)
             self.window.paused = self.state.paused(self.name)
         except Unavailable as error:
             logger.warning("requests not carried out", reason=str(error))
@@ -215,15 +222,14 @@ class Orders:
             replay.close()
         self._replays.clear()
 
-    def _try_request(self, request: OperatorRequest) -> None:
-        """Carry out a request; leave it open while the log or the database is away.
-
-        Requests behind it do not wait for it.
-        """
+    def _try_request(self, request: OperatorRequest) -> bool:
+        """Carry out a request; leave it open and return False while the log or the database is away."""
         try:
             self._take_step(request, partial(self._carry_out, request))
         except Unavailable as error:
             logger.warning("request not carried out", request=request.id, kind=request.kind, reason=str(error))
+            return False
+        return True
 
     def _take_step(self, request: OperatorRequest, proceed: Callable[[], None]) -> None:
         """Take a step of a request; answer it with the error if it can never work.
