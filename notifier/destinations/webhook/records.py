@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from hgext.vcsreplicator.log import NOTICES, NOTIFIER, Log, NewRecord, TooLarge
+from hgext.vcsreplicator.log import NOTICES, NOTIFIER, Log, NewRecord, TooLarge, measure_message
 from hgext.vcsreplicator.log.table import read_table
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import MalformedEvent
@@ -27,8 +27,8 @@ from .subscriptions import SubscriptionRecord
 
 # Seconds for which the position waits for a delivery to be confirmed.
 SETTLES_WITHIN = 1.0
-# Deliveries of one append.
-BATCH = 500
+# Deliveries that are read at once, and bytes of one commit: what a log takes before its time-out.
+BATCH, BATCH_BYTES = 500, 4 * 1024 * 1024
 
 logger = structlog.get_logger()
 
@@ -132,7 +132,17 @@ class WebhookRecords:
         self._subscriptions, self._mark = now, mark
 
     def _append(self, records: Sequence[NewRecord]) -> None:
-        """Append all of these, but for what the topic refuses as too large."""
+        """Append all of these, BATCH_BYTES at once, but for what the topic refuses as too large."""
+        batch, size = list[NewRecord](), 0
+        for record in records:
+            size += measure_message(record)
+            if batch and size > BATCH_BYTES:
+                self._commit(batch)
+                batch, size = [], measure_message(record)
+            batch.append(record)
+        self._commit(batch)
+
+    def _commit(self, records: Sequence[NewRecord]) -> None:
         while records:
             try:
                 self._write(records)

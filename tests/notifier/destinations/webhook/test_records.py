@@ -18,7 +18,7 @@ from notifier.clients.database import NOWHERE
 from notifier.clients.secret import Secret
 from notifier.destinations.webhook.deliveries import AttemptEnd, Deliveries, DeliveryState
 from notifier.destinations.webhook.fairness import WaitingDelivery
-from notifier.destinations.webhook.records import BATCH, SETTLES_WITHIN, DatabaseRecord, WebhookRecords
+from notifier.destinations.webhook.records import BATCH, BATCH_BYTES, SETTLES_WITHIN, DatabaseRecord, WebhookRecords
 from notifier.destinations.webhook.signing import read_keys
 from notifier.destinations.webhook.subscription import Subscription
 from notifier.destinations.webhook.subscriptions import SubscriptionRecord, SubscriptionTable
@@ -401,3 +401,14 @@ def test_a_subscription_of_the_configuration_keeps_its_command_and_what_it_is_ow
     hooks.deliveries.subscriptions.follow_file({"bot": wanted}, now=1.0)
     assert wanted in [each.subscription for each in hooks.deliveries.subscriptions.all()]
     assert [row["subscription"] for row in hooks.deliveries.newest()].count("bot") == 1
+
+
+def test_large_deliveries_are_recorded_in_several_commits(hooks: Hooks) -> None:
+    """One commit of all of them would take longer than Kafka waits, each time it is tried."""
+    hooks.publish(6)
+    hooks.notices = [replace(message, signed="x" * (BATCH_BYTES // 3)) for message in hooks.notices]
+    hooks.read()
+    hooks.clock.advance(2 * SETTLES_WITHIN)
+    hooks.appends.clear()
+    hooks.store()
+    assert (hooks.stored, len(hooks.in_log("owed")), hooks.appends[NOTIFIER]) == (6, 6, 3)
