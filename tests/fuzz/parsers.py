@@ -31,6 +31,7 @@ from hgext.vcsreplicator.hg.replica import snapshot
 from hgext.vcsreplicator.hg.serving import watermark
 from hgext.vcsreplicator.hg.serving.paths import Pushes, could_push
 from hgext.vcsreplicator.keys import pairs, seal, signed
+from hgext.vcsreplicator.log.requests import OperatorRequest
 from hgext.vcsreplicator.mirror.supervision import boot
 from hgext.vcsreplicator.outbox import file as outbox_file
 from hgext.vcsreplicator.outbox.entry import Entry, MirrorNeeds
@@ -39,10 +40,12 @@ from hgext.vcsreplicator.service import listening
 from hgext.vcsreplicator.words import records, roster, rules, wire
 from hgext.vcsreplicator.words.errors import BadConfig, Diverged, MalformedEvent, Refused, Rejected, Unavailable
 from hgext.vcsreplicator.words.retry import read_retry_after
-from hgext.vcsreplicator.words.shape import from_json, to_json
-from notifier.clients.database import read_storable
+from hgext.vcsreplicator.words.shape import from_json, parse, to_json
+from notifier.clients.database import NOWHERE, read_storable
 from notifier.clients.http import connection
-from notifier.destinations.webhook.deliveries import OwedDelivery
+from notifier.destinations.webhook import changes
+from notifier.destinations.webhook.deliveries import Deliveries, OwedDelivery
+from notifier.destinations.webhook.settings import DeliverySettings
 from notifier.destinations.webhook.subscriptions import SubscriptionRecord
 from notifier.messages import pushes
 from notifier.messages.raw import WrongUri, from_line, parse_uri, to_line
@@ -194,6 +197,20 @@ def read_copied_names(content: bytes) -> object:
     found = list(backup_copy.read_entries(os.fsdecode(folder().join(b"")), replace(manifest, sha256=right)))
     assert not any(os.path.normpath(f"/x/{each.name}") != f"/x/{each.name}" for each in found)
     return found
+
+
+@functools.cache
+def no_deliveries() -> Deliveries:
+    return Deliveries(NOWHERE)
+
+
+def change_webhooks(content: bytes) -> str:
+    """Carry out what an operator asks of webhooks, as the log has it."""
+    argument = parse(content, "request")
+    if not isinstance(argument, dict):
+        raise MalformedEvent("expected an object")
+    request = OperatorRequest(1, "hooks", str(argument.pop("kind", "")), argument, "dana", 1.0, None, None)
+    return changes.carry_out(request, no_deliveries(), DeliverySettings(database="/unused"), now=1.0)
 
 
 def read_boot_file(content: bytes) -> boot.BootMark | None:
@@ -379,6 +396,12 @@ OWED = (
     b'{"attempt":0,"body":"{}","created_at":1e6,"mature_at":1,"message":"m","number":2,"replay":"","repo_url":"u",'
     b'"repository":"r","sequence":1,"state":"queued","subscription":"ci","type":"t"}'
 )
+WEBHOOK_REQUESTS = [
+    b'{"kind":"subscribe","name":"ci","subscription":{"filter":"data.x","headers":{"a":"b"},"url":"https://a/"}}',
+    b'{"kind":"pause-subscription","name":"ci"}',
+    b'{"kind":"unsubscribe","name":"\\ud800"}',
+    b'{"deliveries":[["ci","m","\\ud800"]],"exhausted":"ci","kind":"redeliver"}',
+]
 BOOT = json.dumps({"boot": "a", "machine": "m", "lacking": {"a" * 32: ["project/x", "b" * 32, 5]}}).encode()
 STATE_RECORD = json.dumps(
     {"repository": "a" * 32, "incarnation": "b" * 32, "path": "p", "generation": 1, "seq": 2, "event": "c" * 32, "digest": "d" * 64,
@@ -567,6 +590,9 @@ PARSERS = {
     "report of a service": record(records.ServiceReport, REPORT),
     "subscription in the log": Parser(
         read=read_subscription, corpus=[SUBSCRIPTION, DEEP], errors=(MalformedEvent,), write=to_json
+    ),
+    "request about webhooks": Parser(
+        read=change_webhooks, corpus=[*WEBHOOK_REQUESTS, DEEP], errors=(MalformedEvent, Rejected)
     ),
     "owed delivery": record(OwedDelivery, OWED),
     "manifest of a copy": Parser(read=read_manifest, corpus=[MANIFEST, DEEP], errors=(BadConfig,), write=to_json),

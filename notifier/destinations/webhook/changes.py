@@ -80,7 +80,7 @@ def _read_subscription(argument: Mapping[str, Any], settings: DeliverySettings) 
 
 def _redeliver(argument: Mapping[str, Any], deliveries: Deliveries, *, who: str, now: float) -> str:
     named, exhausted = argument.get("deliveries"), argument.get("exhausted")
-    if not isinstance(named, list) or not all(map(_is_name, named)) or not isinstance(exhausted, str | None):
+    if not isinstance(named, list) or not all(map(_is_name, named)) or not (exhausted is None or _is_text(exhausted)):
         raise Rejected("the request names no deliveries; ask with the program of this version")
     numbers = [number for each in named for number in deliveries.find_numbers(*each)]
     if exhausted is not None:
@@ -93,11 +93,16 @@ def _redeliver(argument: Mapping[str, Any], deliveries: Deliveries, *, who: str,
 
 
 def _is_name(found: object) -> bool:
-    return isinstance(found, list) and len(found) == 3 and all(isinstance(each, str) for each in found)
+    return isinstance(found, list) and len(found) == 3 and all(map(_is_text, found))
+
+
+def _is_text(found: object) -> bool:
+    """Return whether this is text that SQLite takes."""
+    return isinstance(found, str) and found == found.encode("utf-8", "replace").decode()
 
 
 def _read_text(argument: Mapping[str, Any], name: str) -> str:
     found = argument.get(name)
-    if not isinstance(found, str):
+    if not isinstance(found, str) or not _is_text(found):
         raise Rejected(f"the request has no {name}; ask with the program of this version")
     return found

@@ -144,6 +144,7 @@ def test_all_that_a_subscription_gave_up_is_queued_again_once(asked: Asked) -> N
     [
         (Kind.UNSUBSCRIBE, {}),
         (Kind.SUBSCRIBE, {"name": 7}),
+        (Kind.PAUSE_SUBSCRIPTION, {"name": "\ud800"}),
         (Kind.REDELIVER, {}),
         (Kind.REDELIVER, {"deliveries": [["ci", "m"]]}),
         (Kind.REDELIVER, {"deliveries": [[1, 2, 3]]}),
