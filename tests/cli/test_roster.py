@@ -208,6 +208,13 @@ def test_a_request_without_an_aggregator_is_kept_and_decided_later(installation:
     eventually(lambda: "alpha" in installation.done("list"), timeout=SOON)
 
 
+def test_a_candidate_is_shown(installation: Installation) -> None:
+    installation.start()
+    installation.done("add", "alpha")
+    assert ", candidate" in installation.done("candidate", "alpha", "yes")
+    assert "serving, candidate" in installation.done("list")
+
+
 def test_an_allowed_empty_roster_is_shown(installation: Installation) -> None:
     installation.start()
     assert "that no mirror gates are held" in installation.done("list")

@@ -207,6 +207,14 @@ def test_the_roster_says_in_how_many_repositories_notices_wait(site: Site) -> No
     assert re.findall(r"(alpha|beta) .*?(\d+) repositor", text, re.DOTALL) == [("alpha", "0"), ("beta", "2")]
 
 
+def test_the_roster_shows_which_mirror_is_a_candidate(tmp_path: Path) -> None:
+    installation = fill()
+    alpha = Mirror(name="alpha", state=MirrorState.ACTIVE, candidate=True)
+    installation.write(ROSTER, KEY, Roster(mirrors=(alpha,)))
+    with pages(installation, settings(tmp_path)) as site:
+        assert "serving, candidate" in site.get("/roster", headers=AS_READER).text
+
+
 def test_readers_see_no_form_and_may_not_act(site: Site, installation: Installation) -> None:
     token = find_tokens(site)[0]
     for address in ("/deliveries", "/roster", "/acts", f"/repository/{installation.chains['public/tools'].repository}"):

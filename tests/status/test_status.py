@@ -96,6 +96,25 @@ def test_what_a_mirror_does_not_carry_is_none_of_its_lag(installation: Installat
     assert installation.picture().behind("alpha") == 0
 
 
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        ({}, []),
+        ({"rules": Rules(exclude=("path:group/one",))}, ["its rules leave out group/one; let it carry all: vcsrep"]),
+        ({"state": MirrorState.INACTIVE}, ["it is inactive, so its lag is not watched; vcsreplicator roster join alp"]),
+        ({"state": MirrorState.REMOVED}, []),
+    ],
+)
+def test_a_candidate_that_could_not_become_the_master_is_named(
+    installation: Installation, members: dict[str, object], expected: list[str]
+) -> None:
+    installation.ack(3)
+    alpha = replace(ALPHA, candidate=True, **members)  # type: ignore[arg-type]
+    installation.write(ROSTER, KEY, Roster(mirrors=(alpha,)))
+    found = [text.partition(", but ")[2][:48] for _, text in installation.found() if "become the master" in text]
+    assert found == [each[:48] for each in expected]
+
+
 def test_an_older_releases_bad_rule_is_named_with_what_to_type(
     installation: Installation,
 ) -> None:

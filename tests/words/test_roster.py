@@ -94,6 +94,14 @@ def test_each_verb_moves_a_mirror_or_is_refused_with_its_state(verb: Verb, state
         assert state.value in refused(before, request(verb))
 
 
+def test_a_mirror_stays_a_candidate_until_an_operator_says_no() -> None:
+    roster = decided(with_alpha(MirrorState.ACTIVE), request(Verb.CANDIDATE, allow=True), request(Verb.DEACTIVATE))
+    assert roster.mirrors[0].described_role == "serving, candidate"
+    assert decided(roster, request(Verb.CANDIDATE, allow=False)).mirrors[0].candidate is None
+    assert "expected yes or no" in refused(roster, request(Verb.CANDIDATE))
+    assert "removed" in refused(with_alpha(MirrorState.REMOVED), request(Verb.CANDIDATE, allow=True))
+
+
 def test_only_mirrors_that_carry_and_are_no_backup_gate() -> None:
     everything = Roster(
         mirrors=(

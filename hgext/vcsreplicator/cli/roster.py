@@ -227,6 +227,14 @@ def remove_key() -> None:
     """Remove a key of a mirror: what it sealed with it does not count any more."""
 
 
+@_make_request_verb(Verb.CANDIDATE, _with_mirror, _with_answer)
+def candidate() -> None:
+    """Mark a mirror that is meant to become the master.
+
+    `vcsreplicator check` warns while the log shows that it could not.
+    """
+
+
 @_make_request_verb(Verb.REQUIRE_KEYS, _with_answer, with_yes)
 def require_keys() -> None:
     """Decide whether acks of mirrors without a key count."""
@@ -281,7 +289,11 @@ def _print_decision(decision: Decision, roster: Roster) -> None:
     if decision.refusal:
         raise Refused(decision.refusal)
     mirror = roster.mirror(decision.request.mirror)
-    what = f"{mirror.name} is {mirror.state.value}" if mirror else _describe_empty(roster)
+    what = (
+        f"{mirror.name} is {mirror.state.value}{', candidate' if mirror.candidate else ''}"
+        if mirror
+        else _describe_empty(roster)
+    )
     if decision.request.verb is Verb.REQUIRE_KEYS:
         what = f"acks of mirrors without a key {'do not count' if roster.requires_keys else 'count'}"
     click.echo(f"roster version {roster.version}: {what}")
@@ -297,7 +309,7 @@ def _mirror_table(picture: Picture, mirrors: Iterable[Mirror]) -> Table:
         (
             mirror.name,
             mirror.state.value,
-            mirror.role.value,
+            mirror.described_role,
             _describe_rules(mirror),
             ", ".join(paths.get(name, name) for name in mirror.deactivated),
             str(picture.behind(mirror.name)),

@@ -19,7 +19,15 @@ from ..words.records import (
 from ..words.roster import Roster
 from ..words.shape import Count, NumberRange, plain
 from . import SILENT, Picture, count_unapplied
-from .mirrors import find_detached, find_mirror_troubles, find_notes, find_refused_rules, find_removed, find_unlisted
+from .mirrors import (
+    find_detached,
+    find_mirror_troubles,
+    find_notes,
+    find_refused_rules,
+    find_removed,
+    find_unfit_candidates,
+    find_unlisted,
+)
 from .topics import find_topic_notes, find_topics
 from .wording import Finding, Severity, describe_lag, format_since, name_paths
 
@@ -81,6 +89,7 @@ def findings(picture: Picture, now: float, expected: Expectations) -> list[Findi
     found += find_mirror_troubles(picture, now, expected.warn, expected.critical)
     found += find_topics(picture, now)
     found += find_refused_rules(picture)
+    found += find_unfit_candidates(picture)
     found += find_unlisted(picture, now, expected.mirrors)[0]
     found += find_removed(picture, now)
     reported = _find_reported(picture, now, expected)

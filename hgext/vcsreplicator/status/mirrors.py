@@ -127,6 +127,28 @@ def find_refused_rules(picture: Picture) -> list[Finding]:
     return found
 
 
+def find_unfit_candidates(picture: Picture) -> list[Finding]:
+    """Find mirrors that are meant to become the master, and by the roster could not."""
+    found = []
+    for mirror in picture.roster.mirrors:
+        if not mirror.candidate or mirror.state is rosters.MirrorState.REMOVED:
+            continue
+        left_out = [
+            state.path for state in picture.states.values() if not state.deleted and not mirror.carries(state.path)
+        ]
+        if left_out:
+            command = f"vcsreplicator roster rules {mirror.name} --yes"
+            why, step = f"its rules leave out {name_paths(left_out)}", f"let it carry all: {command}"
+        elif mirror.state is rosters.MirrorState.INACTIVE:
+            command = f"vcsreplicator roster join {mirror.name}"
+            why, step = "it is inactive, so its lag is not watched", f"{command}, or if it was promoted, remove it"
+        else:
+            continue
+        text = f"mirror {mirror.name} is meant to become the master, but {why}; {step}"
+        found.append(Finding(level=Severity.WARNING, text=text, command=command, mirror=mirror.name))
+    return found
+
+
 def _rules_command(mirror: rosters.Mirror, bad: Collection[str]) -> str:
     """Return the command that sets this mirror's rules, with RULE for each bad one."""
     words = ["vcsreplicator", "roster", "rules", mirror.name]

@@ -14,6 +14,7 @@ the point at which it joined; everything else takes effect at once, on all that 
     remove       inactive           removed    its levels are forgotten
     rules        any but removed    the same   repositories that it no longer carries stop waiting for it, new ones wait
     add-key      any but removed    the same   with its first key: levels count again once the mirror has sealed them
+    candidate    any but removed    the same   it is meant to become the master if the master is lost, or not any more
     remove-key   any but removed    the same   levels sealed with that key alone do not count; without any key, all count
     allow-empty                                whether notices go out when no mirror gates
     require-keys                               whether levels of mirrors without a key count
@@ -58,6 +59,7 @@ class Verb(enum.StrEnum):
     RULES = "rules"
     ADD_KEY = "add-key"
     REMOVE_KEY = "remove-key"
+    CANDIDATE = "candidate"
     ALLOW_EMPTY = "allow-empty"
     REQUIRE_KEYS = "require-keys"
 
@@ -87,6 +89,7 @@ class Mirror:
     joining, is its joining point: partition of `events` → first offset that waits for it (an absent partition: all of it). `keys`
     are its public keys, the newest first: then only what it sealed counts (`keys.seal`). `epoch` is the version of the roster at
     which it got the first of them that it sealed with. From the offset `sealed_from` of `acks` on it sealed all that it wrote.
+    A `candidate` is meant to become the master if the master is lost.
     """
 
     name: str
@@ -99,6 +102,12 @@ class Mirror:
     keys: tuple[str, ...] | None = None
     epoch: Count | None = None
     sealed_from: Count | None = None
+    candidate: bool | None = None
+
+    @property
+    def described_role(self) -> str:
+        """The role, for operators."""
+        return f"{self.role.value}, candidate" if self.candidate else self.role.value
 
     def carries(self, path: str) -> bool:
         """Return whether the repository at this wire path belongs on this mirror."""
@@ -130,7 +139,7 @@ class RosterRequest:
 
     `who` and `reason` are kept with the decision. `repository` (activate, deactivate) is an id: the request concerns this
     repository only. `role` and `inactive` belong to add: an inactive mirror is known and gates nothing until it joins. `rules`
-    belong to add and rules, `allow` to allow-empty.
+    belong to add and rules, `allow` to allow-empty, require-keys and candidate.
     """
 
     id: str
@@ -285,6 +294,7 @@ FROM: Mapping[Verb, tuple[MirrorState, ...]] = {
     Verb.RULES: (MirrorState.ACTIVE, MirrorState.JOINING, MirrorState.INACTIVE),
     Verb.ADD_KEY: (MirrorState.ACTIVE, MirrorState.JOINING, MirrorState.INACTIVE),
     Verb.REMOVE_KEY: (MirrorState.ACTIVE, MirrorState.JOINING, MirrorState.INACTIVE),
+    Verb.CANDIDATE: (MirrorState.ACTIVE, MirrorState.JOINING, MirrorState.INACTIVE),
 }
 # The verbs that concern no single mirror.
 WHOLE = (Verb.ALLOW_EMPTY, Verb.REQUIRE_KEYS)
@@ -304,8 +314,10 @@ def _find_problem(request: RosterRequest) -> str | None:
         return "a request needs an id of at most 100 characters, and who asks"
     if len(to_json(request)) > _REQUEST_LIMIT:
         return f"a request has at most {_REQUEST_LIMIT // 1024} KiB"
+    if request.verb in (*WHOLE, Verb.CANDIDATE) and request.allow is None:
+        return f"{request.verb.value}: expected yes or no"
     if request.verb in WHOLE:
-        return None if request.allow is not None else f"{request.verb.value}: expected yes or no"
+        return None
     name = request.mirror or ""
     if not _NAME.match(name) or name in _RESERVED:
         return f"mirror {name[:70]!r}: expected lower-case letters, digits, dots and hyphens, at most 63"
@@ -406,6 +418,8 @@ def _change_mirror(mirror: Mirror | None, request: RosterRequest, positions: Map
         return replace(mirror, deactivated=tuple(sorted(wanted)))
     if request.verb is Verb.RULES:
         return replace(mirror, rules=request.rules or Rules())
+    if request.verb is Verb.CANDIDATE:
+        return replace(mirror, candidate=request.allow or None)
     if request.verb in (Verb.ADD_KEY, Verb.REMOVE_KEY):
         return mirror
     return _move_mirror(mirror, _STATE_AFTER[request.verb], positions, now)

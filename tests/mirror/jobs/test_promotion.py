@@ -49,7 +49,7 @@ NARROW = Roster(mirrors=(Mirror(name="alpha", state=MirrorState.ACTIVE, rules=Ru
         (None, Roster(), "it is not here, or is damaged"),
         (BEHIND, Roster(), "the mirror is at event 2, the log at 3"),
         (ELSEWHERE, Roster(), "correct [relay.roots]"),
-        (HERE, NARROW, "the mirror's rules leave it out"),
+        (HERE, NARROW, "the mirror's rules leave it out: vcsreplicator roster rules alpha --yes"),
     ],
 )
 def test_a_mirror_that_lacks_a_repository_is_not_promoted(

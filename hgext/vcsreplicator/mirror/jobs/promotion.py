@@ -70,7 +70,10 @@ def find_lacks(
         elif state.deleted:
             continue
         elif not is_included(picture, settings.name, state):
-            yield f"{state.path}: the mirror's rules leave it out; promote a mirror that carries it, or forget it afterwards"
+            yield (
+                f"{state.path}: the mirror's rules leave it out: vcsreplicator roster rules {settings.name} --yes, then start "
+                "the mirror until it has it; or promote a mirror that carries it"
+            )
         elif here is None or at is None:
             yield f"{state.path}: it is not here, or is damaged; start the mirror, which heals it, or promote another one"
         elif at.incarnation != state.incarnation or at.seq < state.seq:
