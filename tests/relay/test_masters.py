@@ -75,7 +75,9 @@ def test_a_former_master_refuses_pushes_once_its_relay_reads_of_the_promotion() 
             master.commit("one", "a")
             promote_another(log)
             eventually(lambda: master.outbox("one").fork() is not None)
-            assert REPLACED in master.push("one", check=False)
+            said = master.push("one", check=False)
+            assert REPLACED in said
+            assert "(push to the new master)" in said, "an adoption would make a second master of it"
         master.operate("init", str(master.root / "two"))
         with running_relay(master.settings(), log):
             eventually(lambda: master.outbox("two").fork() is not None)

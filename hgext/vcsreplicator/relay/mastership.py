@@ -41,6 +41,11 @@ def fork_of_former(newest: MasterRecord | None, source: str) -> Fork | None:
     return Fork(reason=f"{visible(newest.source[:SHOWN])}{IS_MASTER}")
 
 
+def is_other_master(fork: Fork) -> bool:
+    """Return whether pushes belong to another master: by a promotion, or by a handover that prepares one."""
+    return fork.reason == HANDED_OVER or fork.reason.endswith(IS_MASTER)
+
+
 def claim(log: Log, wanted: MasterRecord, expected: MasterRecord | None) -> None:
     """Record a promotion, if the newest one is still the `expected` one.
 

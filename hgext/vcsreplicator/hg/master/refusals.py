@@ -204,8 +204,12 @@ def refuse_unknown_place(repo: MasterRepository, line: RelayLine | None, *, is_r
 
 
 def _make_refusal(fork: Fork) -> Forked:
+    from ...relay.mastership import is_other_master
+
     hint = b"see 'hg help replicateadopt'"
-    if fork.repository is not None:
+    if is_other_master(fork):
+        hint = b"push to the new master"
+    elif fork.repository is not None:
         hint = b"promote a mirror to the master (docs/operating.md), or " + hint
     return Forked(f"this repository refuses changes: {fork.reason}".encode(), hint=hint)
 
