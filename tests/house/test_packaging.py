@@ -17,6 +17,7 @@ import yaml
 from click.shell_completion import BashComplete
 
 from hgext.vcsreplicator.cli.verbs import VERBS, program
+from hgext.vcsreplicator.demo.layout import DemoOptions, write_files
 from testing.services.cache import CHECKOUT
 from tests.house.shown import PAGES
 
@@ -96,6 +97,22 @@ def test_compose_starts_verbs_with_options_that_they_have() -> None:
     assert f"//{user['RABBITMQ_DEFAULT_USER']}:{user['RABBITMQ_DEFAULT_PASS']}@" in given["pulse"]
     folder = given["folder"]
     assert any(name == "RUN" and folder in shlex.split(" ".join(words)) for name, *words in instructions())
+
+
+def test_the_host_reaches_the_master_and_mirrors_of_the_trial(tmp_path: Path) -> None:
+    trial = compose()["services"]["trial"]
+    verb, *words = trial["command"]
+    command = program.get_command(click.Context(program), verb)
+    assert command is not None
+    given = command.make_context(verb, list(words)).params
+    layout = write_files(DemoOptions(folder=tmp_path, mirrors=given["mirrors"], port=given["port"]))
+    webs = [service.argv for service in layout.services if service.role.startswith("web-")]
+    served = [argv[argv.index("--listen") + 1].partition(":")[::2] for argv in webs]
+    first, last = served[0][1], served[-1][1]
+    assert {host for host, _ in served} == {"0.0.0.0"}  # the loopback of a container is its own
+    assert len(served) == int(last) - int(first) + 1
+    assert trial["ports"] == [f"127.0.0.1:{first}-{last}:{first}-{last}"]
+    assert f"http://127.0.0.1:{first}/" in (CHECKOUT / "compose.yaml").read_text()
 
 
 def test_every_image_has_a_digest_and_another_may_be_given() -> None:

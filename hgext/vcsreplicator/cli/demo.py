@@ -48,6 +48,12 @@ _NEEDS_ESCAPE = re.compile('["\\\\%#?=\0-\x1f\x7f\ud800-\udfff]')
     show_default=True,
     help="Synchronize to disk, before a push ends, its whole store or its outbox alone.",
 )
+@click.option(
+    "--port",
+    metavar="PORT",
+    type=click.IntRange(1, 65000),
+    help="Serve the master here on all addresses, where any client may push, and the mirrors at the next ports.",
+)
 @with_insecure
 @click.option("--decode", is_flag=True, help="Submit a document to an edge and a decoder instead; nothing is pushed.")
 @click.option("--stay", is_flag=True, help="Run until interrupted, without the scripted push.")

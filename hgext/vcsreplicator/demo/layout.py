@@ -16,6 +16,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from .ports import free_port
 
@@ -42,7 +43,10 @@ role = mirror
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """The options of the command; URLs as on the command line, None where absent."""
+    """The options of the command; URLs as on the command line, None where absent.
+
+    Without a port all servers are at free ones of the loopback interface.
+    """
 
     folder: Path
     mirrors: int = 2
@@ -50,6 +54,7 @@ class DemoOptions:
     pulse: str | None = None
     sns_endpoint: str | None = None
     durability: str = "store"
+    port: int | None = None
     insecure: tuple[str, ...] = ()
 
 
@@ -87,6 +92,8 @@ def write_files(options: DemoOptions, *, topic_arn: str | None = None) -> Layout
     for part in ("repos/master", *(f"repos/{name}" for name in names), "output", "run", "blobs"):
         (folder / part).mkdir(parents=True, exist_ok=True)
     ports = [free_port() for _ in range(2 * len(names) + 3)]
+    if options.port:
+        ports[: len(names) + 1] = range(options.port, options.port + len(names) + 1)
     log = options.log or f"sqlite:///{str(folder / 'log.db').lstrip('/')}"
     layout = Layout(
         options=options,
@@ -147,7 +154,8 @@ def _with_services(layout: Layout, folder: Path, names: list[str]) -> Layout:
     on_master, on_mirror = layout.master_env, environment(folder, "mirror.hgrc")
 
     def web(role: str, root: Path, url: str, env: Mapping[str, str]) -> Service:
-        where = ("--root", str(root), "--listen", url.removeprefix("http://").rstrip("/"), "--role", role)
+        host = "0.0.0.0" if layout.options.port else "127.0.0.1"
+        where = ("--root", str(root), "--listen", f"{host}:{urlsplit(url).port}", "--role", role)
         return Service(role=role, argv=(*PROGRAM, "web", *where), env=env)
 
     services = [
