@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hgext.vcsreplicator.cli import rights
 from hgext.vcsreplicator.cli.setup import machine
 from hgext.vcsreplicator.cli.setup.machine import Machine
 from hgext.vcsreplicator.cli.setup.plan import GiveRights, describe
@@ -137,3 +138,16 @@ def test_setup_gives_no_user_that_is_trusted_an_accounts_hgrc(
     is_of_root_alone = os.geteuid() == 0 and mode == 0o644
     assert (str(root / "team/a/.hg/hgrc") in given) is is_of_root_alone
     assert str(root / "team/a/.hg/requires") in given
+
+
+@pytest.mark.parametrize(("setting", "is_refused"), [("0", True), ("1", False), (None, False)])
+def test_nothing_is_given_where_accounts_link_files_of_root(
+    setting: str | None, is_refused: bool, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hard link in a repository is the file itself."""
+    monkeypatch.setattr(rights, "_PROTECTED", tmp_path / "protected_hardlinks")
+    if setting is not None:
+        (tmp_path / "protected_hardlinks").write_text(f"{setting}\n")
+    with pytest.raises(Refused, match="sysctl -w fs") if is_refused else contextlib.nullcontext():
+        give(root)
+    assert bool((root / "team/a/.hg").stat().st_mode & stat.S_ISGID) is not is_refused

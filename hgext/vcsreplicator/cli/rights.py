@@ -11,13 +11,15 @@ import os
 import pwd
 import stat
 from collections.abc import Iterator
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 import click
 
 from ..outbox.folder import open_below
 from ..words.errors import Refused, visible
 
+# Has 1 where an account can link no file that it may not write; systemd writes it.
+_PROTECTED = Path("/proc/sys/fs/protected_hardlinks")
 _IS_NO_FILE = (errno.ELOOP, errno.ENOENT, errno.ENXIO)
 
 
@@ -56,8 +58,10 @@ def give_repository(root: str, folder: str, user: int, group: int, *, is_shared:
 
     The group -1 leaves the present one. An hgrc that other accounts may have written stays theirs: Mercurial runs the hooks of one
     whose owner it trusts. Raises OSError, also where a link is in place of a folder above the repository, and Refused if its
-    folders are too deep.
+    folders are too deep, or accounts may make hard links to files of root.
     """
+    if _PROTECTED.exists() and _PROTECTED.read_text("ascii").strip() == "0":
+        raise Refused("accounts may make hard links to files of others; run first: sysctl -w fs.protected_hardlinks=1")
     with open_below(root, PurePath(folder).relative_to(root).parts) as place:
         try:
             for path, _, names, inside in os.fwalk(".", dir_fd=place):  # without links
