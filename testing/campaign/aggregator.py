@@ -20,13 +20,13 @@ from hgext.vcsreplicator.words.records import AGGREGATOR
 from hgext.vcsreplicator.words.roster import Roster
 from testing.campaign.process import Process
 
-SETTINGS = AggregatorSettings(beat=1.0, takeover_after=3.0)
-
 
 class Aggregator(Process):
     """Stands by, or works; all that it keeps is in the log."""
 
     def begin(self) -> None:
+        key = str(self.folder / "aggregator.key")
+        self._settings = AggregatorSettings(beat=1.0, takeover_after=3.0, key=key)
         self._poison, self._silence = Poison(), Silence(self.clock.monotonic())
         self._reader: StandbyReader | None = None
         self._transactor: Transactor | None = None
@@ -69,7 +69,7 @@ class Aggregator(Process):
             state.positions,
             rivals,
             read_signs=standby._read_signs,
-            patience=max(SETTINGS.takeover_after, 2 * SETTINGS.beat),
+            patience=max(self._settings.takeover_after, 2 * self._settings.beat),
             clock=self.clock,
         )
 
@@ -81,7 +81,7 @@ class Aggregator(Process):
         else:
             self._transactor.renew()
         self._session = Session(
-            SETTINGS, self.log, self._transactor, self.clock, self._poison, self._silence, self.stop, state,
+            self._settings, self.log, self._transactor, self.clock, self._poison, self._silence, self.stop, state,
             self._written, f"{self.name} {self.life}",
         )  # fmt: skip
 

@@ -28,6 +28,7 @@ class Strike(enum.StrEnum):
     DEACTIVATE = "deactivated"
     DEACTIVATE_FOR = "deactivated for a repository"
     RULES = "other rules"
+    KEY = "given a key"
     RENAME = "renamed"
     DELETE = "deleted"
 
@@ -42,7 +43,7 @@ OF_PROCESSES = (
     Strike.REFUSE, Strike.LOSE_ANSWER, Strike.LOSE_ANSWER, Strike.LOSE_MACHINE, Strike.CLOCK,
 )  # fmt: skip
 OF_LOG = (Strike.AWAY, Strike.LOSE_EVENTS)
-OF_OPERATORS = (Strike.DEACTIVATE, Strike.DEACTIVATE_FOR, Strike.RULES)
+OF_OPERATORS = (Strike.DEACTIVATE, Strike.DEACTIVATE_FOR, Strike.RULES, Strike.KEY)
 OTHERS = (
     *OF_LOG,
     *OF_OPERATORS,

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import queue
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from hgext.vcsreplicator.keys.pairs import make_key, read_keys
 from hgext.vcsreplicator.log import ACKS, EVENTS, ROSTER, STATE
 from hgext.vcsreplicator.log.table import read_table
 from hgext.vcsreplicator.mirror import service
@@ -20,6 +22,7 @@ from hgext.vcsreplicator.mirror.checkpoint import Checkpoint, before_first
 from hgext.vcsreplicator.mirror.notes import Notes
 from hgext.vcsreplicator.mirror.plan import Act, plan
 from hgext.vcsreplicator.mirror.pool import Answered, Lane, WorkerPool
+from hgext.vcsreplicator.mirror.seals import KEY_FILE, OwnSeals
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.mirror.sources import ExpiredPosition, Source
 from hgext.vcsreplicator.mirror.supervision.supervisor import Supervisor
@@ -29,6 +32,8 @@ from hgext.vcsreplicator.words.errors import Expired, Unavailable
 from hgext.vcsreplicator.words.event import Event, Type
 from hgext.vcsreplicator.words.records import Reason
 from hgext.vcsreplicator.words.roster import KEY as ROSTER_KEY
+from hgext.vcsreplicator.words.roster import Roster
+from hgext.vcsreplicator.words.shape import try_json
 from testing.campaign.history import Kind, Seen
 from testing.campaign.log import Call
 from testing.campaign.process import Process
@@ -114,13 +119,13 @@ class Mirror(Process):
             name=self.mirror, root=str(folder), check_interval=0, slow_after=30.0, retry_first=0.2, retry_longest=2.0,
             batch_events=3, beat_interval=1.0,
         )  # fmt: skip
+        Path(self.settings.folder).mkdir(parents=True)
         self.disk: dict[str, tuple[Checkpoint, int]] = {}
         self.aside: dict[str, Checkpoint] = {}
         self._notes: Notes | None = None
         self._supervisor: Supervisor | None = None
 
     def begin(self) -> None:
-        Path(self.settings.folder).mkdir(parents=True, exist_ok=True)
         self.free()
         self._supervisor = None
         self._notes = Notes(Path(self.settings.folder) / "mirror.db")
@@ -142,10 +147,12 @@ class Mirror(Process):
         table = read_table(
             self.log, ACKS, ROSTER, STATE, keep=lambda topic, key: topic != ACKS or key.partition("/")[0] == self.mirror
         )
-        records = service._find_own_records(self.settings, table)
+        seals = OwnSeals(self.mirror, Path(self.settings.folder))
+        seals.take_roster(try_json(Roster, table.value(ROSTER, ROSTER_KEY)) or Roster())
+        records, unsealed = seals.choose(table, service._find_own_records(self.settings, table))
         acks = service._read_acks(self.settings, records)
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._pool, self._writer = Pool(), AckWriter(self.log, self.settings.group, self._inbox.put)
+        self._pool, self._writer = Pool(), AckWriter(self.log, self.settings.group, self._inbox.put, seals)
         self._writer.remember({key: record.value for key, record in records.items()})
         supervisor = Supervisor(
             self.settings, self.log, self._notes, self.clock, positions, inbox=self._inbox,
@@ -157,8 +164,10 @@ class Mirror(Process):
             if topic == STATE:
                 supervisor.control.load(STATE, key, record.value)
         supervisor.startup.prune_deletions(acks)
+        self._writer.write_again(unsealed)
         control = {place: table.positions[place] for place in [(ROSTER, 0), (STATE, 0)]}
-        SteppedSource(self.log, control, self._inbox.put).start()
+        report = partial(service._report_control, seals, self._writer, self._inbox.put)
+        SteppedSource(self.log, control, report).start()
         start = {(EVENTS, partition): offset for partition, offset in positions.items()}
         supervisor.reader = SteppedSource(self.log, start, self._inbox.put).start()
         self._supervisor = supervisor
@@ -173,6 +182,11 @@ class Mirror(Process):
         self.aside.clear()
         for file in Path(self.settings.folder).glob("mirror.db*"):
             file.unlink()
+
+    def find_key(self) -> str:
+        """Return its public key, made if it has none; it outlives the machine."""
+        file = Path(self.settings.folder) / KEY_FILE
+        return (read_keys(file) or (make_key(file),))[0].public
 
     def serves(self, name: str) -> int:
         """Return the sequence of a repository that clients see, or 0."""

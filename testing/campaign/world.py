@@ -25,7 +25,7 @@ from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
 from notifier.publishing.position import group
 from testing.campaign.aggregator import Aggregator
-from testing.campaign.faults import Fault, Plan, Strike
+from testing.campaign.faults import OF_OPERATORS, Fault, Plan, Strike
 from testing.campaign.history import Kind, Seen, check
 from testing.campaign.master import Master, Relay
 from testing.campaign.mirror import Mirror, SteppedSource
@@ -121,7 +121,7 @@ class World(Stage):
                 self.is_log_away, self._log_back_at = True, self.step + fault.steps
             case Strike.LOSE_EVENTS:
                 self.log.lose(EVENTS, fault.calls % PARTITIONS, 1 + fault.calls % 5)
-            case Strike.DEACTIVATE | Strike.DEACTIVATE_FOR | Strike.RULES:
+            case strike if strike in OF_OPERATORS:
                 self._change_roster(fault)
             case Strike.RENAME:
                 self.master.rename()
@@ -135,18 +135,20 @@ class World(Stage):
 
     def _change_roster(self, fault: Fault) -> None:
         """Ask for a change of the roster, and later for the state before it."""
-        verb, back, rules, repository = Verb.DEACTIVATE, Verb.ACTIVATE, None, None
+        verb, back, rules, repository, key = Verb.DEACTIVATE, Verb.ACTIVATE, None, None, None
         if fault.strike is Strike.DEACTIVATE_FOR:
             repository = [*self.outboxes][fault.calls % len(self.outboxes)]
         elif fault.strike is Strike.RULES:
             verb, back = Verb.RULES, Verb.RULES
             rules = Rules(include=tuple(f"path:{path}" for path in PATHS if path != PATHS[fault.calls % len(PATHS)]))
+        elif fault.strike is Strike.KEY:
+            verb, back, key = Verb.ADD_KEY, Verb.REMOVE_KEY, self.mirrors[0].find_key()
         wanted = RosterRequest(
-            id=f"{self.step:032x}", verb=verb, mirror=fault.who, repository=repository, rules=rules,
+            id=f"{self.step} {fault.strike}", verb=verb, mirror=fault.who, repository=repository, rules=rules, key=key,
             who="dana", time=self.clock.now(), reason="campaign",
         )  # fmt: skip
         self._ask(wanted)
-        after = replace(wanted, id=f"{self.step:031x}b", verb=back, rules=rules and Rules())
+        after = replace(wanted, id=f"{wanted.id}, taken back", verb=back, rules=rules and Rules())
         self._taken_back.append((self.step + fault.steps, after))
 
     def _take_back(self, due: list[tuple[int, RosterRequest]]) -> None:

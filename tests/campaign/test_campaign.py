@@ -9,13 +9,15 @@ import pytest
 
 from hgext.vcsreplicator.aggregator.decisions import repository as decisions
 from testing.campaign.faults import Fault, Plan, Strike, draw
+from testing.campaign.history import Kind
 from testing.campaign.log import ProcessLog, SteppedLog
+from testing.campaign.stage import PATHS
 from testing.campaign.world import describe, minimise, run
 from testing.clock import HandClock
 from testing.seeds import marked_more
 
 # Campaigns of `make test`, and those that `make test-all` adds.
-SEEDS = [*marked_more(range(1, 7)), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(7, 160))]
+SEEDS = [*marked_more(range(1, 7)), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(7, 400))]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -59,3 +61,12 @@ def test_a_failure_is_shown_with_its_seed_and_its_fewest_faults() -> None:
     shown = describe(run(smallest))
     assert "make faults SEED=5" in shown
     assert "step 40: all: log away" in shown
+
+
+@pytest.mark.more
+def test_what_operators_ask_for_takes_effect_and_is_taken_back() -> None:
+    faults = [Fault(step=30, strike=strike, who="alpha", steps=60) for strike in (Strike.RULES, Strike.DEACTIVATE_FOR)]
+    seen = [each for each in run(Plan(seed=2, steps=80, faults=tuple(faults))).history if each.kind is Kind.GATING]
+    alpha = [(each.names, bool(each.spared)) for each in seen if each.who == "alpha"]
+    assert alpha[0] == alpha[-1] == (PATHS, False)
+    assert (("a", "c", "d"), True) in alpha
