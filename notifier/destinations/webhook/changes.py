@@ -71,8 +71,8 @@ def carry_out(request: OperatorRequest, deliveries: Deliveries, settings: Delive
 def _read_subscription(argument: Mapping[str, Any], settings: DeliverySettings) -> Subscription:
     """Return the wanted subscription; raise ValueError, MalformedEvent or WrongKey for a wrong one."""
     wanted = read(Subscription, argument.get(SUBSCRIPTION))
-    if any(secret.command for secret in wanted.secrets):
-        raise ValueError("a secret that a command prints: only the configuration may have one")
+    if not all(secret.file for secret in wanted.secrets):
+        raise ValueError("a secret that is in no file: only the configuration may have one")
     settings.check_scheme(wanted)
     find_wrong(wanted.secrets, "--secret-file")
     return wanted
