@@ -16,6 +16,7 @@ from notifier.destinations.webhook.changes import request_subscription
 from notifier.destinations.webhook.destination import Webhooks, WebhookSettings
 from notifier.destinations.webhook.subscription import Subscription
 from notifier.publishing.courier import Courier, _DeliveryLoop
+from notifier.publishing.decoding import NoticeDecoder
 from notifier.publishing.orders import FOLLOW_EVERY
 from notifier.publishing.position import StoredPosition
 from notifier.publishing.requests import record_requests, restore_requests
@@ -49,7 +50,9 @@ class Site:
         notifier = NotifierSettings(
             public=PUBLIC, destinations={"hooks": settings}, state=str(self.folder / "notifier.db")
         )
-        courier = Courier("hooks", settings, notifier, self.log, self.clock, stop=threading.Event())
+        courier = Courier(
+            "hooks", settings, notifier, self.log, self.clock, decoder=NoticeDecoder(PUBLIC), stop=threading.Event()
+        )
         position = StoredPosition("hooks", self.log, self.clock)
         state = self._opened.enter_context(closing(StateDatabase(notifier.state)))
         restore_requests("hooks", self.log, state, position.write)
