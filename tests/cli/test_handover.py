@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from hgext.vcsreplicator.cli import handover
 from hgext.vcsreplicator.log import EVENTS, SERVICES, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.mirror.jobs.promotion import Handover
+from hgext.vcsreplicator.mirror.jobs.promotion import HandedHgrc, Handover
 from hgext.vcsreplicator.relay.lacking import find_trouble
 from hgext.vcsreplicator.relay.mastership import read_master
 from hgext.vcsreplicator.words import wire
@@ -65,7 +65,9 @@ def test_a_master_is_handed_over_once_the_log_has_all_of_its_events(it: Installa
             master.create(name)
             master.commit(name, "sent")
             assert RECORDED in master.push(name)
-    (master.root / "one" / ".hg" / "hgrc").write_bytes(b"[hooks]\nx = \xff\n")
+    hgrc = master.root / "one" / ".hg" / "hgrc"
+    hgrc.write_bytes(b"[hooks]\nx = \xff\n")
+    hgrc.chmod(0o640)
     master.commit("one", "unsent")
     assert UNRELAYED in master.push("one")
     with pytest.raises(
@@ -83,7 +85,7 @@ def test_a_master_is_handed_over_once_the_log_has_all_of_its_events(it: Installa
     assert it.file.stat().st_mode & 0o077 == 0
     handed = from_json(Handover, it.file.read_bytes())
     assert {each.path: (each.fingerprint.seq, each.hgrc) for each in handed.repositories} == {
-        "one": (4, "[hooks]\nx = \xff\n"),
+        "one": (4, HandedHgrc(content="[hooks]\nx = \xff\n", mode=0o640)),
         "two": (2, None),
     }
     trouble = find_trouble(str(master.root / "one"), master.outbox("one"), 0.0, "")

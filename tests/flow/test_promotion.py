@@ -151,6 +151,7 @@ def test_a_mirror_takes_over_all_that_a_living_master_hands_over(
     ):
         cluster.hg("-R", old, *words, on_master=True)
     (old / ".hg" / "hgrc").write_text("[hooks]\nx.y = true\n")
+    (old / ".hg" / "hgrc").chmod(0o640)
     file = str(tmp_path / "handed")
     options = ["--output", file, "--config", str(cluster.config)]
     CliRunner().invoke(handover.command, options, catch_exceptions=False, standalone_mode=False)
@@ -167,6 +168,7 @@ def test_a_mirror_takes_over_all_that_a_living_master_hands_over(
     promote_interrupted(cluster, monkeypatch, "--handover", file)
     assert describe(cluster, new) == was
     assert (new / ".hg" / "hgrc").read_text() == "[hooks]\nx.y = true\n"
+    assert (new / ".hg" / "hgrc").stat().st_mode & 0o777 == 0o640, "it may have passwords"
     cluster.start("relay", "web-master")
     for clone in clones.values():
         cluster.commit(clone, "second")

@@ -20,7 +20,7 @@ from ..log import EVENTS, Log
 from ..log.ownership import name_owner
 from ..mirror.checkpoint import Checkpoint
 from ..mirror.jobs import promotion
-from ..mirror.jobs.promotion import Handover
+from ..mirror.jobs.promotion import HandedHgrc, Handover
 from ..mirror.notes import Notes
 from ..mirror.service import lock_folder
 from ..mirror.settings import MirrorSettings
@@ -168,7 +168,7 @@ def _continue_all(
     log: Log,
     picture: Picture,
     found: Mapping[str, FoundRepository],
-    hgrc: Mapping[str, str | None],
+    hgrc: Mapping[str, HandedHgrc | None],
 ) -> None:
     """Write the outbox of each repository, with the hgrc that was handed over, and the generations of all paths."""
     repositories = MasterRepositories(relay.roots, relay.source)

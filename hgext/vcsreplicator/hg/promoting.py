@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mercurial import error
@@ -12,7 +14,7 @@ from mercurial.transaction import transaction as Transaction
 
 from ..outbox.entry import Entry, MirrorNeeds
 from ..outbox.file import Fork, Outbox, outbox_of
-from ..outbox.folder import Store, read_file, replace_file
+from ..outbox.folder import open_regular
 from ..words.errors import Refused, ReplicationError
 from ..words.event import NO_CHANGES, Event, MasterSettings, NamedEvent, Tip, Type
 from ..words.value import replace
@@ -25,8 +27,7 @@ from .replica import replicated
 if TYPE_CHECKING:
     from ..mirror.checkpoint import Checkpoint
     from ..mirror.comparison import Fingerprint
-
-HGRC = b"hgrc"
+    from ..mirror.jobs.promotion import HandedHgrc
 
 
 def close_outbox(repo: localrepository, reason: str) -> bool:
@@ -50,12 +51,18 @@ def close_outbox(repo: localrepository, reason: str) -> bool:
         return False
 
 
-def read_handed(opener: RepositoryOpener, folder: str) -> tuple[Fingerprint, str | None]:
-    """Read the fingerprint and the hgrc of a closed repository; raises Unavailable."""
+def read_handed(opener: RepositoryOpener, folder: str) -> tuple[Fingerprint, HandedHgrc | None]:
+    """Read the fingerprint and the hgrc of a closed repository; raises Unavailable and OSError."""
+    from ..mirror.jobs.promotion import HandedHgrc
+
     repo = opener.open(folder)
     fingerprint = hashes.fingerprint(repo, Outbox(repo.svfs).newest)
-    content = read_file(_control(folder).join(HGRC), limit=-1)
-    return fingerprint, content.decode("latin-1") or None
+    try:
+        with open(_hgrc(folder), "rb", opener=open_regular) as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            return fingerprint, HandedHgrc(content=file.read().decode("latin-1"), mode=mode)
+    except FileNotFoundError:
+        return fingerprint, None
 
 
 def read_copy(opener: RepositoryOpener, folder: str) -> Fingerprint | None:
@@ -67,14 +74,21 @@ def read_copy(opener: RepositoryOpener, folder: str) -> Fingerprint | None:
         return None
 
 
-def take_hgrc(folder: str, content: str | None) -> None:
+def take_hgrc(folder: str, handed: HandedHgrc | None) -> None:
     """Replace the hgrc of a mirror's repository that has no outbox yet; later an administrator may have changed it."""
-    if content is not None and outbox_of(folder).newest() is None:
-        replace_file(_control(folder), HGRC, content.encode("latin-1"))
+    if handed is None or outbox_of(folder).newest() is not None:
+        return
+    new = f"{_hgrc(folder)}.new"
+    with suppress(FileNotFoundError):
+        os.unlink(new)
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(handed.content.encode("latin-1"))
+        os.fchmod(file.fileno(), handed.mode)
+    os.replace(new, _hgrc(folder))
 
 
-def _control(folder: str) -> Store:
-    return Store(os.path.join(folder, ".hg"))
+def _hgrc(folder: str) -> str:
+    return os.path.join(folder, ".hg", "hgrc")
 
 
 def continue_outbox(repo: localrepository, checkpoint: Checkpoint, logged: Event | None) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ...status import SILENT, Picture
 from ...words.records import RELAY_KEY, MasterRecord, RepositoryState
+from ...words.shape import Count
 from ..comparison import ComparisonOutcome, Fingerprint, judge
 from ..settings import MirrorSettings
 from ..task import FoundRepository
@@ -13,12 +14,20 @@ from .verify import is_included
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HandedHgrc:
+    """The hgrc of a repository, which may have passwords; `content` has one character for each byte."""
+
+    content: str
+    mode: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HandedRepository:
-    """A repository of a master that refuses pushes; `hgrc` has one character for each byte of the file."""
+    """A repository of a master that refuses pushes."""
 
     path: str
     fingerprint: Fingerprint
-    hgrc: str | None
+    hgrc: HandedHgrc | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
