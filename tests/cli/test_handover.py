@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A living master hands over what the log has of it, and may go on until the new master sends."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from hgext.vcsreplicator.relay.lacking import find_trouble
 from hgext.vcsreplicator.relay.mastership import read_master
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Refused
-from hgext.vcsreplicator.words.records import MASTER_KEY, MasterRecord
+from hgext.vcsreplicator.words.records import MASTER_KEY, MasterRecord, ServiceReport
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.master.pushing import RECORDED, UNRELAYED, Master, new_master, running_relay
 
@@ -119,5 +120,14 @@ def test_a_master_is_not_taken_back_after_an_event_of_the_new_one(it: Installati
     it.promote_another()
     it.log.append([NewRecord(topic=EVENTS, key="a" * 32, value=b"{}", headers={wire.SOURCE: "hg://alpha"})])
     with pytest.raises(Refused, match="hg://alpha is the master and has sent events: hand it over"):
+        it.hand_over("--undo")
+    assert read_master(it.log) == PROMOTED
+
+
+def test_a_master_is_not_taken_back_while_the_new_relay_reports(it: Installation) -> None:
+    it.promote_another()
+    report = ServiceReport(time=time.time(), version="1")
+    it.log.append([NewRecord(topic=SERVICES, key="relay hg://alpha", value=to_json(report))])
+    with pytest.raises(Refused, match=r"the relay of hg://alpha reported \d+ s ago: stop it, or its machine, and wait"):
         it.hand_over("--undo")
     assert read_master(it.log) == PROMOTED
