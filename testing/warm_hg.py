@@ -177,6 +177,11 @@ def shared_hg(environment: Mapping[str, str] | None = None) -> str:
         return _find(os.environ.get(ADDRESS), f"{read_umask():o}", *(environment.get(name, UNSET) for name in IMPORTED))
 
 
+def shared_python(environment: Mapping[str, str] | None = None) -> str:
+    """The `python` beside `shared_hg`, which runs scripts and code; any other program of its starts cold."""
+    return str(Path(shared_hg(environment)).with_name("python"))
+
+
 def link_clients(folder: Path, address: str, environment: Mapping[str, str], umask: int) -> None:
     """Put programs `hg` and `python` there that ask the server at this address, for callers with this environment and umask."""
     settings = [text for name in IMPORTED for text in (name, environment.get(name, UNSET))]

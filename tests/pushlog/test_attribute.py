@@ -15,7 +15,8 @@ from mercurial.node import hex
 from pushlog import api
 from pushlog.store.storage import Pushlog
 from pushlog.versions import factory
-from tests.pushlog.conftest import HG, environment
+from testing.warm_hg import shared_hg
+from tests.pushlog.conftest import environment
 
 pytestmark = pytest.mark.processes
 
@@ -102,7 +103,8 @@ def test_an_extension_of_another_project_finds_pushes_on_a_server(four, tmp_path
     with open(tmp_path / "hgrc", "a") as hgrc:
         hgrc.write(f"[extensions]\nautomation = {tmp_path}/automation.py\n")
     variables = {**environment(tmp_path), "HGENCODING": "UTF-8"}
-    command = [HG, "serve", "-R", "there", "-a", "127.0.0.1", "-p", "0", "--print-url", "--accesslog", os.devnull]
+    command = [shared_hg(variables), "serve", "-R", "there", "-a", "127.0.0.1", "-p", "0", "--print-url"]
+    command += ["--accesslog", os.devnull]
     with subprocess.Popen(command, cwd=tmp_path, env=variables, stdout=subprocess.PIPE) as server:
         try:
             port = server.stdout.readline().decode().strip().rstrip("/").rpartition(":")[2]

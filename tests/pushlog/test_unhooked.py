@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from testing.builders.master.pushing import HG
+from testing.warm_hg import shared_hg
 
 pytestmark = pytest.mark.processes
 
@@ -24,9 +24,8 @@ KINDS = ("pretxnopen", "pretxnclose", "txnclose", "txnabort")
 def hg(folder: Path, *arguments: str) -> str:
     hooks = [option for kind in KINDS for option in ("--config", f"hooks.{kind}.site=python:{folder}/site.py:hook")]
     configured = ["--config", "extensions.pushlog=", "--config", "extensions.strip=", *hooks]
-    done = subprocess.run(
-        [HG, *configured, *arguments], cwd=folder, capture_output=True, text=True, check=False, env={"USER": "dana"}
-    )
+    command = [shared_hg(), *configured, *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

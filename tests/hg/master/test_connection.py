@@ -4,7 +4,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +24,7 @@ from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import PushConnection
 from hgext.vcsreplicator.words.wire import CONNECTION, CONNECTION_LIMIT, connection_headers, read_connection
 from testing.builders.master.pushing import RECORDED, Master, new_master, running_relay
+from testing.warm_hg import shared_python
 
 pytestmark = pytest.mark.processes
 
@@ -70,7 +70,7 @@ def newest_event(log: Log) -> Record:
 def serving(master: Master, **added: str) -> Iterator[str]:
     """Serve the repository over HTTP; return its URL."""
     environment = {**os.environ, "HGRCPATH": str(master.folder / "master.hgrc"), "ADDED": json.dumps(added)}
-    words = [sys.executable, "-c", SERVE, str(master.root / "one")]
+    words = [shared_python(environment), "-c", SERVE, str(master.root / "one")]
     with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         try:

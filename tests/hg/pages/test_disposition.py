@@ -35,7 +35,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     environment = {**os.environ, "HGRCPATH": "", "HGENCODING": "UTF-8", "HGUSER": "anna"}
 
     def hg(*words: str) -> str:
-        command = [shared_hg({"HGENCODING": "UTF-8"}), "--config", "ui.username=anna", "-R", str(repo), *words]
+        command = [shared_hg(environment), "--config", "ui.username=anna", "-R", str(repo), *words]
         return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
 
     hg("init", str(repo))

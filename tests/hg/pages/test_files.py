@@ -4,7 +4,6 @@
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 
 from hgext.vcsreplicator.hg.serving import watermark
 from testing.builders.asked_pages import Answer, AskedPages, asked_pages
-from testing.warm_hg import shared_hg
+from testing.warm_hg import shared_hg, shared_python
 
 pytestmark = pytest.mark.processes
 
@@ -173,7 +172,7 @@ except error.RepoLookupError as problem:
 
 def test_no_way_to_a_file_revision_leads_to_a_hidden_changeset(history: History) -> None:
     """Pages that Mercurial may get one day are guarded too."""
-    program = [sys.executable, "-c", PROGRAM, str(history.folder)]
+    program = [shared_python(), "-c", PROGRAM, str(history.folder)]
     done = subprocess.run(program, capture_output=True, text=True, env={**os.environ, "HGRCPATH": str(history.rc)})
     assert done.stdout.splitlines() == ["secretuser", "unknown revision '1'"], done.stderr
 
@@ -272,7 +271,7 @@ def test_every_server_with_the_extension_takes_arguments_in_a_body(
     history: History, tmp_path: Path, role: str, line: str, are_posted: bool
 ) -> None:
     (tmp_path / "hgrc").write_text(hgrc(role, tmp_path) + f"[experimental]\n{line}\n")
-    program = [sys.executable, "-c", CAPABILITIES, str(history.folder)]
+    program = [shared_python(), "-c", CAPABILITIES, str(history.folder)]
     environment = {**os.environ, "HGRCPATH": str(tmp_path / "hgrc")}
     done = subprocess.run(program, capture_output=True, text=True, env=environment)
     assert ("httppostargs" in done.stdout.split()) == are_posted, done.stderr

@@ -3,12 +3,12 @@
 
 import re
 import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from tests.pushlog.conftest import HG, Site, environment
+from testing.warm_hg import shared_hg, shared_python
+from tests.pushlog.conftest import Site, environment
 from tests.pushlog.hostile import FEEDS, NAME, STYLES, Page, addresses, fill
 
 # Mercurial leaves the files of its templates to the garbage collector
@@ -66,12 +66,11 @@ def test_a_list_of_repositories_shows_names_as_text_under_a_policy(tmp_path, sty
     (tmp_path / "hgrc").write_text("[extensions]\n*:required = yes\npushlog =\n")
     (tmp_path / "web.conf").write_text(f"[paths]\n/ = {tmp_path}/repos/**\n")
     (tmp_path / "repos" / f"group {name}").mkdir(parents=True)
-    subprocess.run(
-        [HG, "init", str(tmp_path / "repos" / f"group {name}" / name)], env=environment(tmp_path), check=True
-    )
+    where = environment(tmp_path)
+    subprocess.run([shared_hg(where), "init", str(tmp_path / "repos" / f"group {name}" / name)], env=where, check=True)
     result = subprocess.run(
-        [sys.executable, "-c", LIST, str(tmp_path / "web.conf"), style],
-        env=environment(tmp_path),
+        [shared_python(where), "-c", LIST, str(tmp_path / "web.conf"), style],
+        env=where,
         stdout=subprocess.PIPE,
         check=True,
     )

@@ -2,14 +2,14 @@
 """Templates of a site's own: what they print is text, what they make is markup, and their policy is the operator's."""
 
 import subprocess
-import sys
 
 import pytest
 from mercurial import templater, templateutil
 
 from pushlog.web import escaping, page
+from testing.warm_hg import shared_hg, shared_python
 from tests.pushlog import hostile
-from tests.pushlog.conftest import HG, Site, environment
+from tests.pushlog.conftest import Site, environment
 
 # Mercurial leaves the files of its templates to the garbage collector
 pytestmark = [
@@ -253,10 +253,10 @@ for path in ("/file/tip/code.py", "/annotate/tip/code.py"):
 def test_the_colours_of_highlight_are_markup_and_the_code_is_text(tmp_path, style):
     (tmp_path / "hgrc").write_text("[extensions]\n*:required = yes\nhighlight =\npushlog =\n[ui]\nusername = test\n")
     where = environment(tmp_path)
-    subprocess.run([HG, "init", str(tmp_path / "site")], env=where, check=True)
+    subprocess.run([shared_hg(where), "init", str(tmp_path / "site")], env=where, check=True)
     (tmp_path / "site" / "code.py").write_text("import os  # <xevil>\n")
-    subprocess.run([HG, "-R", str(tmp_path / "site"), "commit", "-qAm", "code"], env=where, check=True)
-    command = [sys.executable, "-c", HIGHLIGHTED, str(tmp_path / "site"), style]
+    subprocess.run([shared_hg(where), "-R", str(tmp_path / "site"), "commit", "-qAm", "code"], env=where, check=True)
+    command = [shared_python(where), "-c", HIGHLIGHTED, str(tmp_path / "site"), style]
     body = subprocess.run(command, env=where, stdout=subprocess.PIPE, check=True).stdout
     assert body.count(b'<span class="kn">import</span>') == 2
     assert b"&lt;xevil&gt;" in body

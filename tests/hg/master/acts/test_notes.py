@@ -5,7 +5,6 @@ import contextlib
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.outbox.file import Outbox, SentMark
 from hgext.vcsreplicator.outbox.folder import Store, replace_file
 from testing.builders.master.pushing import RECORDED, Master, new_master, running_relay
+from testing.warm_hg import shared_python
 
 pytestmark = pytest.mark.processes
 
@@ -44,7 +44,7 @@ def test_the_note_of_an_act_stays_while_its_repository_is_not_shown(master: Mast
     intents.write(root, Intent(kind="renamed", to=f"{root}/two", to_path="two", to_root=root, **members))
     (master.root / "one" / ".hg").rename(master.root / "hidden")
     (master.root / "one" / ".hg").symlink_to(".hg")  # who looks gets ELOOP
-    done = subprocess.run([sys.executable, "-c", LOOK, root], capture_output=True, text=True, check=True)
+    done = subprocess.run([shared_python(), "-c", LOOK, root], capture_output=True, text=True, check=True)
     assert "rename not finished: " in done.stdout
     assert intents.read(root, "one") is not None
 
@@ -65,7 +65,7 @@ def test_a_hostile_note_moves_no_repository_out_of_the_roots(master: Master) -> 
         to_root=root,
     )
     intents.write(root, note)
-    done = subprocess.run([sys.executable, "-c", LOOK, root], capture_output=True, text=True, check=True)
+    done = subprocess.run([shared_python(), "-c", LOOK, root], capture_output=True, text=True, check=True)
     assert "Intent.to: expected a folder below" in done.stdout
     master.commit("one", "a")
     assert "Intent.to: expected a folder below" in master.push("one", check=False)
