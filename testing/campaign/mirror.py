@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import queue
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,6 +18,7 @@ from hgext.vcsreplicator.log import ACKS, EVENTS, ROSTER, STATE
 from hgext.vcsreplicator.log.table import read_table
 from hgext.vcsreplicator.mirror import service
 from hgext.vcsreplicator.mirror.checkpoint import Checkpoint, before_first
+from hgext.vcsreplicator.mirror.namesake import Namesakes
 from hgext.vcsreplicator.mirror.notes import Notes
 from hgext.vcsreplicator.mirror.plan import Act, plan
 from hgext.vcsreplicator.mirror.pool import Answered, Lane, WorkerPool
@@ -153,10 +153,9 @@ class Mirror(Process):
         acks = service._read_acks(self.settings, records)
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._pool, self._writer = Pool(), AckWriter(self.log, self.settings.group, self._inbox.put, seals)
-        self._writer.remember({key: record.value for key, record in records.items()})
         supervisor = Supervisor(
             self.settings, self.log, self._notes, self.clock, positions, inbox=self._inbox,
-            pool=cast(WorkerPool, self._pool), writer=self._writer,
+            pool=cast(WorkerPool, self._pool), writer=self._writer, namesakes=Namesakes(self.settings, ""),
         )  # fmt: skip
         supervisor.control.load(ROSTER, ROSTER_KEY, table.value(ROSTER, ROSTER_KEY))
         supervisor.startup.adopt_all(self._scan(), acks)
@@ -164,10 +163,9 @@ class Mirror(Process):
             if topic == STATE:
                 supervisor.control.load(STATE, key, record.value)
         supervisor.startup.prune_deletions(acks)
-        self._writer.write_again(unsealed)
+        supervisor.control.write_again({key.partition("/")[2] for key in unsealed})
         control = {place: table.positions[place] for place in [(ROSTER, 0), (STATE, 0)]}
-        report = partial(service._report_control, seals, self._writer, self._inbox.put)
-        SteppedSource(self.log, control, report).start()
+        SteppedSource(self.log, control, self._inbox.put).start()
         start = {(EVENTS, partition): offset for partition, offset in positions.items()}
         supervisor.reader = SteppedSource(self.log, start, self._inbox.put).start()
         self._supervisor = supervisor

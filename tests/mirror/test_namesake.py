@@ -1,26 +1,30 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A second mirror of one name is found by its heartbeats, also when the log lost some; a log that lost records ends no mirror."""
 
-import queue
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from hgext.vcsreplicator.log import ACKS, Log, NewRecord, Record, topics
+from hgext.vcsreplicator.aggregator.loading import GROUP
+from hgext.vcsreplicator.aggregator.session import Session
+from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
+from hgext.vcsreplicator.log import ACKS, STATE, Log, NewRecord, Record, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import read_table
-from hgext.vcsreplicator.mirror.namesake import Namesakes, _read_recent
+from hgext.vcsreplicator.mirror.namesake import Namesakes
 from hgext.vcsreplicator.mirror.seals import OwnSeals
 from hgext.vcsreplicator.mirror.service import _ask_until_available
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
-from hgext.vcsreplicator.mirror.sources import SkippedRecords
-from hgext.vcsreplicator.words.errors import BadConfig, Expired, Rewound, Unavailable
-from hgext.vcsreplicator.words.records import MirrorHeartbeat
-from hgext.vcsreplicator.words.shape import to_json
-from testing.waiting import eventually
+from hgext.vcsreplicator.words.errors import BadConfig, Expired, Rewound
+from hgext.vcsreplicator.words.records import AGGREGATOR, AggregatorHeartbeat, MirrorHeartbeat
+from hgext.vcsreplicator.words.roster import Verb
+from hgext.vcsreplicator.words.shape import from_json, to_json
+from testing.builders.aggregator.aggregating import ask
+from testing.builders.log.memorylog import MemoryLog
+from testing.clock import HandClock
 
 OURS, OTHER = "ffff@here", "aaaa@there"
 # A position that the log had before it lost its newest records.
@@ -39,9 +43,10 @@ def settings(tmp_path: Path) -> MirrorSettings:
     return MirrorSettings(name="alpha", root=str(tmp_path / "root"), beat_interval=0.05)
 
 
-def search(settings: MirrorSettings, log: Log, position: int) -> Namesakes:
-    """A search by a mirror without a key."""
-    return Namesakes(settings, OURS, log, position, OwnSeals("alpha", Path(settings.folder)), lambda keys: None)
+def wait(settings: MirrorSettings, log: Log, position: int, last: Record) -> None:
+    """The wait of a mirror without a key at its start."""
+    seals = OwnSeals("alpha", Path(settings.folder))
+    Namesakes(settings, OURS, position).wait(log, seals, last, threading.Event())
 
 
 def beat(log: Log, instance: str, time: float = 100.0) -> Record:
@@ -70,80 +75,12 @@ class Alive:
         self._thread.join()
 
 
-class Seen:
-    """The log, and whether a reader met the end of what it lost."""
-
-    def __init__(self, log: Log, *errors: Exception) -> None:
-        self._log, self._errors = log, list(errors)
-        self.ends_asked = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._log, name)
-
-    def ends(self, topic: str) -> Any:
-        self.ends_asked += 1
-        if self._errors:
-            raise self._errors.pop(0)
-        return self._log.ends(topic)
-
-
-@pytest.mark.processes
-def test_a_log_that_lost_records_does_not_end_the_search_for_namesakes(log: Log, settings: MirrorSettings) -> None:
-    arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    seen = Seen(log, Unavailable("away"))
-    beat(log, OTHER)  # of long ago, and no heartbeat
-    namesakes = search(settings, cast(Log, seen), BEYOND)
-    namesakes.watch(arrived.put)
-    try:
-        # The log may have lost this mirror's acks, too: they are written again.
-        assert arrived.get(timeout=60) == SkippedRecords(positions={})
-        assert seen.ends_asked >= 2, "the position is found again, also after an outage"
-        assert arrived.empty()
-        with Alive(log):
-            broken = arrived.get(timeout=60)
-    finally:
-        namesakes.stop()
-    assert isinstance(broken, BadConfig)
-    assert "works on there" in str(broken)
-
-
-@pytest.mark.processes
-def test_a_mirror_alone_does_not_ask_the_log_where_it_ends_at_each_beat(log: Log, settings: MirrorSettings) -> None:
-    arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    seen = Seen(log)
-    namesakes = search(settings, cast(Log, seen), 0)
-    namesakes.watch(arrived.put)
-    try:
-        for at in range(1, 6):
-            beat(log, OURS)
-            eventually(lambda at=at: namesakes._position >= at, "the beat is read")  # type: ignore[misc]
-        assert seen.ends_asked == 1
-        with Alive(log):
-            broken = arrived.get(timeout=60)
-    finally:
-        namesakes.stop()
-    assert isinstance(broken, BadConfig)
-
-
-def test_a_look_for_namesakes_passes_what_many_mirrors_ack_in_a_beat() -> None:
-    waiting = 5 * 10_000  # the seconds of a beat, and acks a second
-
-    class Reader:
-        def poll(self, timeout: float, *, limit: int = 500) -> list[None]:
-            nonlocal waiting
-            taken = min(limit, waiting)
-            waiting -= taken
-            return [None] * taken
-
-    assert len(list(_read_recent(cast(Any, Reader())))) == 50_000
-
-
 @pytest.mark.processes
 def test_a_mirror_waiting_for_its_namesake_outlasts_a_log_with_a_loss(log: Log, settings: MirrorSettings) -> None:
     last = beat(log, OTHER)
-    search(settings, log, BEYOND).wait(last, threading.Event())  # silent: its place is free
+    wait(settings, log, BEYOND, last)  # silent: its place is free
     with Alive(log), pytest.raises(BadConfig, match="works on there"):
-        search(settings, log, 10**9).wait(last, threading.Event())
+        wait(settings, log, 10**9, last)
 
 
 @pytest.mark.processes
@@ -151,9 +88,62 @@ def test_a_mirror_waiting_for_its_namesake_outlasts_a_log_with_a_loss(log: Log, 
 def test_a_namesake_is_found_for_any_clock_of_its_machine(log: Log, settings: MirrorSettings, clock: float) -> None:
     last = beat(log, OTHER, clock)
     position = log.ends(ACKS)[0]
-    search(settings, log, position).wait(last, threading.Event())  # silent: its place is free
+    wait(settings, log, position, last)  # silent: its place is free
     with Alive(log, clock), pytest.raises(BadConfig, match="works on there"):
-        search(settings, log, position).wait(last, threading.Event())
+        wait(settings, log, position, last)
+
+
+def said(**offsets: int) -> AggregatorHeartbeat:
+    """A heartbeat of the aggregator: where it last read those of each instance."""
+    return AggregatorHeartbeat(time=1.0, roster=1, held=0, namesakes={"alpha": offsets})
+
+
+def test_a_mirror_ends_because_of_a_lesser_instance_that_lives(settings: MirrorSettings) -> None:
+    greater, lesser = Namesakes(settings, "b@here", 100), Namesakes(settings, "a@here", 90)
+    for namesakes in (greater, lesser):
+        namesakes.take(said(**{"a@here": 110, "b@here": 120}))
+    later = said(**{"a@here": 130, "b@here": 140})
+    lesser.take(later)
+    with pytest.raises(BadConfig, match="works on here"):
+        greater.take(later)
+
+
+def test_heartbeats_from_before_the_start_end_no_mirror(settings: MirrorSettings) -> None:
+    namesakes = Namesakes(settings, "b@here", 100)
+    namesakes.take(said(**{"a@here": 50, "b@here": 40}))  # of an aggregator that was behind
+    for own in (110, 120):
+        namesakes.take(said(**{"a@here": 99, "b@here": own}))
+
+
+def test_a_namesake_is_found_in_a_log_that_lost_acks(settings: MirrorSettings) -> None:
+    namesakes = Namesakes(settings, "b@here", 100)
+    namesakes.take(said(**{"a@here": 99, "b@here": 120}))
+    namesakes.forget()
+    namesakes.take(said(**{"a@here": 99, "b@here": 120}))  # of an aggregator that has not noticed the loss
+    for own in (10, 11):
+        namesakes.take(said(**{"a@here": 5, "b@here": own}))
+    with pytest.raises(BadConfig):
+        namesakes.take(said(**{"a@here": 12, "b@here": 13}))
+
+
+def test_of_two_mirrors_that_begin_at_once_one_goes_on(settings: MirrorSettings) -> None:
+    clock = HandClock()
+    log = MemoryLog(clock)
+    log.create(topics(partitions=1))
+    ask(log, Verb.ADD, "alpha")
+    mirrors = {instance: Namesakes(settings, instance) for instance in (OURS, OTHER)}
+    with Session(AggregatorSettings(beat=5.0), log, log.transactor(GROUP), clock) as aggregator:
+        for _ in range(4):
+            for instance, namesakes in list(mirrors.items()):
+                beat(log, instance)
+                clock.advance(3.0)
+                aggregator.step(0.0)
+                heard = read_table(log, STATE).value(STATE, AGGREGATOR)
+                try:
+                    namesakes.take(from_json(AggregatorHeartbeat, heard or b""))
+                except BadConfig:
+                    del mirrors[instance]
+    assert mirrors.keys() == {OTHER}
 
 
 @pytest.mark.parametrize("error", [Expired("taken by retention"), Rewound("restored from a copy")])

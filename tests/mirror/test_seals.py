@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The seals of a mirror's acks: it seals what it writes, and writes again what another program overwrote."""
 
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,13 +13,8 @@ from hgext.vcsreplicator.keys.signed import sign_ack
 from hgext.vcsreplicator.log import ACKS, ROSTER, STATE, Log, NewRecord, Record, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import find_beginnings, read_records, read_table
-from hgext.vcsreplicator.mirror.namesake import Namesakes
 from hgext.vcsreplicator.mirror.seals import KEY_FILE, OwnSeals
-from hgext.vcsreplicator.mirror.service import _report_control
-from hgext.vcsreplicator.mirror.settings import MirrorSettings
-from hgext.vcsreplicator.mirror.sources import ReadRecords
-from hgext.vcsreplicator.mirror.writer import AckWriter
-from hgext.vcsreplicator.words.records import Ack, MirrorHeartbeat
+from hgext.vcsreplicator.words.records import AGGREGATOR, Ack, AggregatorHeartbeat
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.aggregator.states import some_state
@@ -106,21 +100,8 @@ def test_serials_grow_also_if_the_clock_was_set_back(sealing: Sealing, monkeypat
     monkeypatch.setattr("time.time_ns", lambda: 5)
     again = OwnSeals(NAME, sealing.folder)
     again.take_roster(roster)
-    again.look(newest)
+    assert again.is_own(newest)
     assert gate.judge(as_read(again.seal(record), 2), 0.0) is GateVerdict.COUNTS
-
-
-def test_a_foreign_and_an_older_record_are_overwritten_once_each(sealing: Sealing) -> None:
-    seals = sealing.seals
-    seals.take_roster(sealing.roster(sealing.key))
-    older, newer = (as_read(seals.seal(NewRecord(topic=ACKS, key=ACK, value=b"{}"))) for _ in range(2))
-    for record in (older, newer):
-        seals.look(record)
-    assert seals.take_overwritten() == set()
-    seals.look(older)
-    seals.look(as_read(NewRecord(topic=ACKS, key=OTHER, value=b"{}")))
-    assert seals.take_overwritten() == {ACK, OTHER}
-    assert seals.take_overwritten() == set()
 
 
 @pytest.fixture
@@ -164,58 +145,6 @@ def test_acks_that_would_not_count_are_written_again_at_a_start(sealing: Sealing
     assert [set(each) for each in other.choose(table, records)] == [{ACK, OTHER}, {ACK, OTHER}]
 
 
-@pytest.mark.processes
-def test_a_foreign_heartbeat_ends_no_mirror_with_a_key(sealing: Sealing, log: Log, tmp_path: Path) -> None:
-    settings = MirrorSettings(name=NAME, root=str(tmp_path / "root"), beat_interval=0.05)
-    value = to_json(MirrorHeartbeat(mirror=NAME, time=1.0, positions={}, version="1", instance="0@there"))
-    written = threading.Event()
-
-    def start(seals: OwnSeals) -> Namesakes:
-        return Namesakes(settings, "f@here", log, 0, seals, lambda keys: written.set())
-
-    log.append([NewRecord(topic=ACKS, key=NAME, value=value)])
-    sealing.seals.take_roster(sealing.roster(sealing.key))
-    reports: list[object] = []
-    namesakes = start(sealing.seals)
-    namesakes.watch(reports.append)
-    log.append([NewRecord(topic=ACKS, key=ACK, value=b"{}")])  # behind the heartbeat
-    assert written.wait(60)
-    namesakes.stop()
-    assert reports == []
-    keyless = start(OwnSeals(NAME, sealing.folder))
-    keyless.watch(reports.append)
-    eventually(lambda: len(reports) == 1)
-
-
-@pytest.mark.processes
-def test_a_writer_writes_the_newest_value_again_or_a_tombstone(log: Log) -> None:
-    writer = AckWriter(log, "mirror-alpha", lambda arrived: None)
-    writer.remember({ACK: b"1"})
-    writer.ack(ACK, b"2")
-    writer.start()
-    writer.write_again([ACK, OTHER])
-    writer.close(60)
-    newest = {record.key: record.value for record in read_records(log, find_beginnings(log, ACKS))}
-    assert newest == {ACK: b"2", OTHER: None}
-
-
-@pytest.mark.processes
-def test_a_roster_that_brings_the_first_key_has_all_acks_sealed(sealing: Sealing, log: Log) -> None:
-    reports: list[object] = []
-    writer = AckWriter(log, "mirror-alpha", lambda arrived: None, sealing.seals)
-    writer.remember({ACK: b"1"})
-    writer.start()
-    roster = sealing.roster(sealing.key)
-    record = Record(topic=ROSTER, partition=0, offset=1, key=KEY, value=to_json(roster), headers={}, time=1.0)
-    report = ReadRecords(records=[record], positions={})
-    for _ in range(2):
-        _report_control(sealing.seals, writer, reports.append, report)
-    writer.close(60)
-    [written] = read_records(log, find_beginnings(log, ACKS))
-    assert AckGate(roster, (sealing.aggregator,)).judge(written, 0.0) is GateVerdict.COUNTS
-    assert reports == [report] * 2
-
-
 def newest_ack(bench: Bench, repository: str) -> Record | None:
     return read_table(bench.log, ACKS).records.get((ACKS, f"{NAME}/{repository}"))
 
@@ -246,6 +175,8 @@ def test_a_running_mirror_seals_its_acks_and_overwrites_foreign_ones(tmp_path: P
             forged = to_json(replace(level, serving=level.applied + 5, applied=level.applied + 5))
             bench.log.append([NewRecord(topic=ACKS, key=f"{NAME}/{author.repository}", value=forged)])
             assert not is_sealed()
+            beat = AggregatorHeartbeat(time=1.0, roster=5, held=0, overwritten=(f"{NAME}/{author.repository}",))
+            bench.log.append([NewRecord(topic=STATE, key=AGGREGATOR, value=to_json(beat))])
             eventually(is_sealed, "the mirror has written its own again")
             record = newest_ack(bench, author.repository)
             assert record is not None

@@ -11,6 +11,7 @@ import pytest
 from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, Log, NewRecord, partition_of, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import find_beginnings, read_records
+from hgext.vcsreplicator.mirror.sources import SkippedRecords
 from hgext.vcsreplicator.mirror.writer import AckWriter, Ends
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.records import ErrorRecord
@@ -113,6 +114,26 @@ def test_rejects_are_written_in_their_order_and_none_is_lost_in_an_outage(log: L
     reader.close()
     assert found == [b"1", b"2"]
     assert log.ends(ACKS) == {0: 0}
+
+
+def test_a_log_that_lost_acks_is_reported_by_the_offset_of_the_next() -> None:
+    log, found = MemoryLog(), list[Any]()
+    log.create(topics(partitions=1))
+    writer = AckWriter(log, "mirror-alpha", found.append).start()
+
+    def write(number: int) -> None:
+        writer.ack(KEY, b"%d" % number)
+        eventually(lambda: any(record.value == b"%d" % number for record in log.records(ACKS)))
+
+    write(1)
+    write(2)
+    former = log.copied(ACKS)
+    write(3)
+    assert found == []
+    log.restore(ACKS, former)
+    write(4)
+    writer.close(60)
+    assert found == [SkippedRecords(positions={})]
 
 
 def test_a_silent_partition_keeps_neither_acks_nor_the_ends_of_others() -> None:

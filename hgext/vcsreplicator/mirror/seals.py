@@ -45,9 +45,6 @@ class OwnSeals:
         # The key with which it signs, while the aggregator signs notices.
         self._signer: KeyPair | None = None
         self._serial = 0
-        # The highest serial that was read under each key, and the keys whose newest record is not it.
-        self._seen: dict[str, int] = {}
-        self._overwritten: set[str] = set()
 
     @property
     def is_active(self) -> bool:
@@ -100,28 +97,6 @@ class OwnSeals:
         """
         with self._lock:
             return not self._present or self._read_serial(record) is not None
-
-    def look(self, record: Record) -> None:
-        """Look at a record of `acks`, in the order of the log."""
-        key = record.key or ""
-        if key.partition("/")[0] != self._name:
-            return
-        with self._lock:
-            if not self._present:
-                return
-            serial = self._read_serial(record)
-            if serial is not None and serial >= self._seen.get(key, 0):
-                self._seen[key] = serial
-                self._overwritten.discard(key)
-            elif "/" in key and key not in self._overwritten:  # another heartbeat follows anyway
-                self._overwritten.add(key)
-                logger.error("ack overwritten by another program, written again", key=key[:200], offset=record.offset)
-
-    def take_overwritten(self) -> set[str]:
-        """Return the keys whose records must be written again, once."""
-        with self._lock:
-            found, self._overwritten = self._overwritten, set()
-            return found
 
     def choose(self, table: Table, records: Mapping[str, Record]) -> tuple[dict[str, Record], set[str]]:
         """Return the acks that this mirror wrote itself, and the keys to write again.

@@ -34,7 +34,7 @@ from .notes import Notes
 from .pool import Answered, Lane, WorkerPool
 from .seals import OwnSeals
 from .settings import MirrorSettings
-from .sources import ReadRecords, Source, SourceReport
+from .sources import Source
 from .supervision.state import DOUBT
 from .supervision.supervisor import Supervisor, SupervisorMessage
 from .task import READY, FoundRepository, Scan
@@ -62,12 +62,12 @@ def run(settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Cal
             return
         seals, records, unsealed = _open_seals(settings, table, root)
         own_acks = _read_acks(settings, records)
-        instance = instance_of(Path(settings.folder))
+        del records
         inbox: queue.SimpleQueue[SupervisorMessage] = queue.SimpleQueue()
         pool, writer = WorkerPool(settings, inbox.put), AckWriter(log, settings.group, inbox.put, seals)
-        writer.remember({key: record.value for key, record in records.items()})
-        namesakes = Namesakes(settings, instance, log, table.positions[ACKS, 0], seals, writer.write_again)
-        _ask_until_available(stop, partial(namesakes.wait, table.records.get((ACKS, settings.name)), stop))
+        namesakes = Namesakes(settings, instance_of(Path(settings.folder)), table.positions[ACKS, 0])
+        last_beat = table.records.get((ACKS, settings.name))
+        _ask_until_available(stop, partial(namesakes.wait, log, seals, last_beat, stop))
         supervisor = Supervisor(
             settings,
             log,
@@ -77,32 +77,30 @@ def run(settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Cal
             inbox=inbox,
             pool=pool,
             writer=writer,
-            instance=instance,
+            namesakes=namesakes,
             file_system=root.file_system,
         )
         supervisor.control.load(ROSTER, ROSTER_KEY, table.value(ROSTER, ROSTER_KEY))
         control = {place: table.positions[place] for place in [(ROSTER, 0), (STATE, 0)]}
-        control_reader = Source(log, control, partial(_report_control, seals, writer, inbox.put))
+        control_reader = Source(log, control, inbox.put)
         try:
             if not _prepare(supervisor, pool, table, own_acks, inbox, stop):
                 return
             with _naming_folder(settings, "root", settings.root):
                 supervisor.losses.compare(own_acks)
-            writer.write_again(unsealed)
+            supervisor.control.write_again(unsealed)
             writer.start()
-            namesakes.watch(inbox.put)
             root.watch(inbox.put)
             control_reader.start()
             start = {(EVENTS, partition): offset for partition, offset in positions.items()}
             supervisor.reader = Source(log, start, inbox.put).start()
-            del table, records, own_acks  # as large as all that the supervisor keeps
+            del table, own_acks  # as large as all that the supervisor keeps
             threading.Thread(target=lambda: inbox.put(stop.wait()), name="stop", daemon=True).start()
             ready()
             while not stop.is_set():
                 supervisor.turn(supervisor.turn_time())
         finally:
             control_reader.stop()
-            namesakes.stop()
             supervisor.close(DRAIN)
         try:
             root.check()
@@ -282,7 +280,7 @@ def _expect_one_mount(settings: MirrorSettings) -> None:
 def _open_seals(
     settings: MirrorSettings, table: Table, root: MountedRoot
 ) -> tuple[OwnSeals, dict[str, Record], set[str]]:
-    """Return the seals of this mirror, its acks by key, and the keys to write again.
+    """Return the seals of this mirror, its acks by key, and the repositories whose ack must be written again.
 
     Raises Unavailable if the root is empty, but acks in the mirror's name say that it had repositories.
     """
@@ -294,25 +292,15 @@ def _open_seals(
         del table.records[ACKS, settings.name]  # another program's: it says nothing of this root
     with _naming_folder(settings, "root", settings.root):
         root.refuse_empty(partial(_read_acks, settings, records), table)
-    return seals, *seals.choose(table, records)
-
-
-def _report_control(
-    seals: OwnSeals, writer: AckWriter, put: Callable[[SourceReport], None], report: SourceReport
-) -> None:
-    """Seal everything anew when a roster brings other keys; pass every report on."""
-    for record in report.records if isinstance(report, ReadRecords) else ():
-        if record.topic == ROSTER and record.key == ROSTER_KEY:
-            roster = try_json(Roster, record.value)
-            if roster is not None and seals.take_roster(roster):
-                writer.write_again()
-    put(report)
+    own, unsealed = seals.choose(table, records)
+    return seals, own, {key.partition("/")[2] for key in unsealed}
 
 
 def _find_own_records(settings: MirrorSettings, table: Table) -> dict[str, Record]:
-    """Return the newest acks in this mirror's name, by key."""
+    """Take the newest acks in this mirror's name out of the table, by key."""
     prefix = f"{settings.name}/"
-    return {key: record for (topic, key), record in table.records.items() if topic == ACKS and key.startswith(prefix)}
+    keys = [key for topic, key in table.records if topic == ACKS and key.startswith(prefix)]
+    return {key: table.records.pop((ACKS, key)) for key in keys}
 
 
 def _read_acks(settings: MirrorSettings, records: Mapping[str, Record]) -> dict[str, Ack]:

@@ -7,7 +7,7 @@ Acks are sealed when they are written, so that of several attempts each has a ne
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -17,8 +17,10 @@ from ..log.table import find_answered_ends
 from ..words.errors import Unavailable
 from ..words.records import Ack, ErrorRecord
 from ..words.retry import FAILOVER
+from ..words.roster import Roster
 from ..words.shape import from_json, to_json
 from .seals import OwnSeals
+from .sources import SkippedRecords
 
 logger = structlog.get_logger()
 
@@ -51,15 +53,20 @@ class _OutgoingRecords:
 class AckWriter:
     """Writes acks (only the newest of each key), other records and positions.
 
-    A failed write is retried indefinitely. A record that its topic refuses for its size delays no other one. The writer remembers
-    the newest value of each key, to write it again when another program has overwritten it.
+    A failed write is retried indefinitely. A record that its topic refuses for its size delays no other one. The writer reports a
+    log that lost acks, by an offset that the log gives a second time.
     """
 
     def __init__(
-        self, log: Log, group: str, report: Callable[[Ends | Exception], None], seals: OwnSeals | None = None
+        self,
+        log: Log,
+        group: str,
+        report: Callable[[Ends | SkippedRecords | Exception], None],
+        seals: OwnSeals | None = None,
     ) -> None:
         self._log, self._group, self._report, self._seals = log, group, report, seals
-        self._newest: dict[str, bytes | None] = {}
+        # The offset of the newest record in `acks`.
+        self._newest = -1
         self._condition = threading.Condition()
         self._waiting = _OutgoingRecords()
         self._is_stopping = False
@@ -70,6 +77,15 @@ class AckWriter:
         self._thread.start()
         return self
 
+    def take_roster(self, roster: Roster) -> bool:
+        """Follow the keys of a roster; return whether all acks must be written again."""
+        return self._seals is not None and self._seals.take_roster(roster)
+
+    @property
+    def is_sealing(self) -> bool:
+        """Whether acks are sealed, by the newest roster."""
+        return self._seals is not None and self._seals.is_active
+
     def sign(self, ack: Ack) -> Ack:
         """Return an ack that may enter a notice, signed if the site signs notices."""
         return ack if self._seals is None else self._seals.sign(ack)
@@ -77,25 +93,7 @@ class AckWriter:
     def ack(self, key: str, value: bytes | None) -> None:
         """Write the newest value of a key of `acks`."""
         with self._condition:
-            self._newest[key] = value
             self._waiting.acks[key] = NewRecord(topic=ACKS, key=key, value=value)
-            self._condition.notify()
-
-    def remember(self, values: Mapping[str, bytes | None]) -> None:
-        """Take the values that `acks` has of this mirror.
-
-        Call it before anything is written.
-        """
-        self._newest.update(values)
-
-    def write_again(self, keys: Iterable[str] | None = None) -> None:
-        """Write the newest values of these keys again, or of all.
-
-        A key that never had a value gets a tombstone.
-        """
-        with self._condition:
-            for key in [*self._newest] if keys is None else keys:
-                self._waiting.acks.setdefault(key, NewRecord(topic=ACKS, key=key, value=self._newest.get(key)))
             self._condition.notify()
 
     def append(self, record: NewRecord) -> None:
@@ -158,7 +156,7 @@ class AckWriter:
         records = [*out.others, *map(self._seal_record, out.acks.values())]
         if records:
             try:
-                self._log.append(records)
+                self._append(records)
                 out.others, out.acks = [], {}
             except TooLarge:
                 refused = self._write_singly(out)
@@ -185,11 +183,19 @@ class AckWriter:
         refused: TooLarge | None = None
         for key, record in list(out.acks.items()):
             try:
-                self._log.append([self._seal_record(record)])
+                self._append([self._seal_record(record)])
                 del out.acks[key]
             except TooLarge as error:
                 refused = error
         return refused
+
+    def _append(self, records: Sequence[NewRecord]) -> None:
+        places = zip(records, self._log.append(records), strict=True)
+        offsets = [offset for record, (_, offset) in places if record.topic == ACKS]
+        if offsets and min(offsets) <= self._newest:
+            logger.error("topic acks lost records: all acks are written again")
+            self._report(SkippedRecords(positions={}))
+        self._newest = max(offsets, default=self._newest)
 
     def _seal_record(self, record: NewRecord) -> NewRecord:
         return record if self._seals is None else self._seals.seal(record)

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from hgext.vcsreplicator.log import EVENTS, STATE, Log, NewRecord, Record
 from hgext.vcsreplicator.mirror.checkpoint import Checkpoint, before_first
+from hgext.vcsreplicator.mirror.namesake import Namesakes
 from hgext.vcsreplicator.mirror.notes import Notes
 from hgext.vcsreplicator.mirror.pool import Answered, Lane, WorkerPool
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
@@ -19,6 +20,7 @@ from hgext.vcsreplicator.mirror.writer import AckWriter
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import Event, Type
 from hgext.vcsreplicator.words.records import Ack, MirrorHeartbeat, Reason, RepositoryState
+from hgext.vcsreplicator.words.roster import Roster
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.aggregator.chains import Chain
 from testing.builders.aggregator.states import state_of
@@ -72,6 +74,12 @@ class Writer:
         self.others: list[NewRecord] = []
         self.stored: list[dict[int, int]] = []
         self.asked: list[dict[str, tuple[str | None, int]]] = []
+        self.withdrawn: list[str] = []
+        # Whether the roster has a key of the mirror, and other keys than before.
+        self.is_sealing = self.has_other_keys = False
+
+    def take_roster(self, roster: Roster) -> bool:
+        return self.has_other_keys
 
     def sign(self, ack: Ack) -> Ack:
         return ack
@@ -80,6 +88,8 @@ class Writer:
         _mirror, _, repository = key.partition("/")
         if repository and value is not None:
             self.acks[repository] = from_json(Ack, value)
+        elif repository:
+            self.withdrawn.append(repository)
         elif value is not None:
             self.heartbeats.append(from_json(MirrorHeartbeat, value))
 
@@ -111,6 +121,7 @@ class Bench:
         self.mirror = Supervisor(
             self.settings, self.log, self.notes, self.clock, positions, inbox=queue.SimpleQueue(),
             pool=cast(WorkerPool, self.pool), writer=cast(AckWriter, self.writer),
+            namesakes=Namesakes(self.settings, "ffff@here"),
         )  # fmt: skip
 
     def close(self) -> None:

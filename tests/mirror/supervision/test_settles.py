@@ -22,6 +22,7 @@ import structlog
 from hgext.vcsreplicator.log import EVENTS, STATE, Log, Record
 from hgext.vcsreplicator.log.requests import COLUMNS, RequestTable
 from hgext.vcsreplicator.mirror.checkpoint import Checkpoint, before_first
+from hgext.vcsreplicator.mirror.namesake import Namesakes
 from hgext.vcsreplicator.mirror.notes import HEAL, DeletedRepository, Detached, Notes
 from hgext.vcsreplicator.mirror.plan import Act, plan
 from hgext.vcsreplicator.mirror.pool import Answered, Lane, WorkerPool
@@ -222,6 +223,7 @@ class World:
         self.mirror = Supervisor(
             self.settings, cast(Log, self), cast(Notes, self.notes), self.clock, {0: self.read}, inbox=self.inbox,
             pool=cast(WorkerPool, self.pool), writer=cast(AckWriter, self.writer),
+            namesakes=Namesakes(self.settings, ""),
         )  # fmt: skip
         for checkpoint in self.aside.values():
             self.mirror.startup.adopt(

@@ -2,6 +2,7 @@
 """Records of the aggregator for mirrors: states, the roster, and its heartbeat."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import structlog
@@ -16,6 +17,7 @@ from ...words.rules import refused
 from ...words.shape import from_json
 from ...words.unexpected import fault
 from .. import metrics
+from ..namesake import Namesakes
 from .departures import Departures, deletion
 from .state import State
 
@@ -30,10 +32,11 @@ class Control:
     It keeps the newest state of each repository that is not gone for good.
     """
 
-    def __init__(self, state: State, departures: Departures) -> None:
+    def __init__(self, state: State, departures: Departures, namesakes: Namesakes) -> None:
         self._fresh, self._clock = Path(state.settings.folder) / FRESH, state.clock
         self._table, self._agenda, self._acks = state.table, state.agenda, state.acks
-        self._membership, self._departures = state.membership, departures
+        self._membership, self._departures, self._namesakes = state.membership, departures, namesakes
+        self._writer = state.writer
         self._states: dict[str, RepositoryState] = {}
         self._aggregator_beat: AggregatorHeartbeat | None = None
 
@@ -68,6 +71,8 @@ class Control:
             beat = from_json(AggregatorHeartbeat, value)
             if is_new and beat != self._aggregator_beat:
                 self._renew_fresh()
+                self._namesakes.take(beat)
+                self._write_overwritten(beat)
             self._aggregator_beat = beat
             return
         state = from_json(RepositoryState, value)
@@ -75,6 +80,21 @@ class Control:
         if state.repository != key:
             raise MalformedEvent(f"state: its key is not the repository {state.repository}")
         self._learn(state)
+
+    def _write_overwritten(self, beat: AggregatorHeartbeat) -> None:
+        """Write what another program has overwritten; without a seal it would not count either."""
+        prefix = f"{self._membership.name}/"
+        keys = [key for key in beat.overwritten if key.startswith(prefix)] if self._writer.is_sealing else []
+        if keys:
+            logger.error("acks overwritten by another program, written again", keys=keys)
+            self.write_again([key.removeprefix(prefix) for key in keys])
+
+    def write_again(self, repositories: Iterable[str]) -> None:
+        """Write the acks of these repositories, or tombstones where there is nothing to say."""
+        for repository in repositories:
+            following = self._table.get(repository)
+            if following is None or not self._acks.send_again(following):
+                self._acks.withdraw(repository)
 
     def _renew_fresh(self) -> None:
         """Record that the aggregator was heard, by this machine's clock and no other."""
@@ -113,9 +133,11 @@ class Control:
         """
         if value is None:
             return
-        before = self._membership.member
-        ends_doubt = self._membership.take_roster(from_json(Roster, value), self._clock.monotonic())
+        before, roster = self._membership.member, from_json(Roster, value)
+        ends_doubt = self._membership.take_roster(roster, self._clock.monotonic())
         now = self._membership.member
+        if self._writer.take_roster(roster):
+            self._send_all_again()
         if now is None or (before == now and not ends_doubt):
             return
         if before is None or before.rules != now.rules:
@@ -124,8 +146,11 @@ class Control:
         if ends_doubt or before is None or (before.rules, before.role) != (now.rules, now.role):
             self._apply_rules()
         if before is not None and (before.state, before.since) != (now.state, now.since):
-            for following in self._table:  # a mirror that was removed meanwhile has no acks in the log
-                self._acks.send_again(following)
+            self._send_all_again()  # a mirror that was removed meanwhile has no acks in the log
+
+    def _send_all_again(self) -> None:
+        for following in self._table:
+            self._acks.send_again(following)
 
     def end_doubt(self) -> None:
         """Let repositories leave once an older roster has stayed the newest for a while."""

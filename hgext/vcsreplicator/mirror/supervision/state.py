@@ -61,14 +61,14 @@ class Membership:
 
     def __init__(self, settings: MirrorSettings) -> None:
         self.roster = Roster()
-        self._name, self._is_backup = settings.name, settings.backup
+        self.name, self._is_backup = settings.name, settings.backup
         # While an older roster is in doubt: the newest that was ever here, and until when it counts too.
         self._newest: Roster | None = None
         self._doubted_until = 0.0
 
     @property
     def member(self) -> Mirror | None:
-        return self.roster.mirror(self._name)
+        return self.roster.mirror(self.name)
 
     @property
     def is_backup(self) -> bool:
@@ -103,7 +103,7 @@ class Membership:
 
     def _list_members(self) -> list[Mirror | None]:
         """Return this mirror in each roster that counts."""
-        return [self.member] if self._newest is None else [self.member, self._newest.mirror(self._name)]
+        return [self.member] if self._newest is None else [self.member, self._newest.mirror(self.name)]
 
 
 class AckBook:
@@ -112,24 +112,28 @@ class AckBook:
     def __init__(self, name: str, writer: AckWriter) -> None:
         self._name, self._writer = name, writer
 
-    def send(self, following: Following) -> None:
-        """Write how far the repository is.
+    def send(self, following: Following) -> bool:
+        """Write how far the repository is; return whether there is anything to say.
 
         Writes nothing if the last ack says the same, or if nothing was ever known of the repository.
         """
         if following.checkpoint is None and following.log.sent_ack is None and following.note is None:
-            return
+            return False
         ack, former = self._make_ack(following), following.log.sent_ack
         following.change(following.acknowledge(ack))  # an equal one shares the texts of the checkpoint
         if ack != former:
             if ack.serving > following.log.noticed:
                 ack = self._writer.sign(ack)
             self._writer.ack(f"{self._name}/{following.id}", to_json(ack))
+        return True
 
-    def send_again(self, following: Following) -> None:
-        """Write how far the repository is again: the log may have lost the last ack."""
+    def send_again(self, following: Following) -> bool:
+        """Write how far the repository is again: the log may have lost the last ack.
+
+        Returns whether there is anything to say.
+        """
         following.change(following.acknowledge(None))
-        self.send(following)
+        return self.send(following)
 
     def withdraw(self, repository: str) -> None:
         """Write a tombstone: this mirror says nothing about the repository any more."""

@@ -20,6 +20,7 @@ from ...words.records import MIRROR_FORMAT, MirrorHeartbeat
 from ...words.shape import to_json
 from ...words.version import VERSION
 from .. import metrics
+from ..namesake import Namesakes
 from ..notes import Notes
 from ..pool import Answered, WorkerPool
 from ..settings import MirrorSettings
@@ -65,10 +66,10 @@ class Supervisor:
         inbox: "queue.SimpleQueue[SupervisorMessage]",
         pool: WorkerPool,
         writer: AckWriter,
-        instance: str = "",
+        namesakes: Namesakes,
         file_system: str | None = None,
     ) -> None:
-        self._settings, self._clock, self._instance = settings, clock, instance
+        self._settings, self._clock, self._namesakes = settings, clock, namesakes
         self._file_system = file_system
         self._inbox, self._pool, self._writer = inbox, pool, writer
         # Of the stream; held back when too much is in memory, and stopped at the end.
@@ -87,7 +88,7 @@ class Supervisor:
         self.departures = departures = Departures(state, readers)
         self.detachments = detachments = Detachments(state, readers, departures)
         self.maintenance = Maintenance(state, pool)
-        self.control = Control(state, departures)
+        self.control = Control(state, departures, namesakes)
         self.intake = Intake(state, self.control, departures, detachments)
         self.dispatch = TaskDispatch(state, pool, departures, detachments, self.maintenance)
         self.startup = Startup(state, departures, self.maintenance)
@@ -142,6 +143,7 @@ class Supervisor:
             case Ends():
                 self.detachments.find_silent_gaps(arrived)
             case SkippedRecords():
+                self._namesakes.forget()
                 self.intake.skip(arrived.positions)
             case Exception():
                 raise arrived
@@ -233,7 +235,7 @@ class Supervisor:
             time=self._clock.now(),
             positions={str(partition): offset for partition, offset in self._stored.items()},
             version=VERSION,
-            instance=self._instance,
+            instance=self._namesakes.instance,
             format=MIRROR_FORMAT,
             trouble=trouble,
             trouble_since=trouble_since,
