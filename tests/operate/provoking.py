@@ -116,7 +116,9 @@ def pushes_not_sent(on_call: OnCall, entry: Entry) -> None:
         eventually(lambda: entry.metric("relay", "vcsreplicator_relay_unsent_repositories") == 1)
         assert "another process keeps it locked" in entry.type("vcsreplicator topics list").text
         log.execute("ROLLBACK")
-    entry.do("chown -R USER:GROUP FOLDER", USER=os.getuid(), GROUP=os.getgid(), FOLDER=on_call.cluster.repository(name))
+    own = {"USER": os.getuid(), "GROUP": os.getgid(), "FOLDER": on_call.cluster.repository(name)}
+    entry.do("vcsreplicator rights USER:GROUP FOLDER", **own)
+    entry.do("chown -R USER:GROUP FOLDER", **own)
     on_call.wait_announced(name)
     eventually(lambda: entry.metric("relay", "vcsreplicator_relay_unsent_repositories") == 0)
     eventually(lambda: entry.metric("relay", "vcsreplicator_relay_late_repositories") == 0)
