@@ -26,6 +26,13 @@ def test_a_state_of_a_path_outside_or_of_another_key_is_rejected(bench: Bench, w
     assert bench.mirror.control.state_of(event.repository) is None
 
 
+def test_a_mirror_keeps_nothing_of_a_state_for_each_mirror_or_stream(bench: Bench) -> None:
+    event = Chain("r").next()
+    state = state_of(event, serials={"alpha": 1, "beta": 2}, streams={"pulse": "a" * 32})
+    bench.records(bench.record(STATE, event.repository, to_json(state)))
+    assert bench.mirror.control.state_of(event.repository) == state_of(event)
+
+
 def test_nothing_is_kept_of_a_repository_whose_deletion_is_noticed(bench: Bench) -> None:
     chain = Chain("r")
     created, deleted = chain.next(), chain.next(Type.DELETED)

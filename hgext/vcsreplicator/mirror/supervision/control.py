@@ -3,6 +3,7 @@
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -79,7 +80,7 @@ class Control:
         check_place(state.repository, state.path)
         if state.repository != key:
             raise MalformedEvent(f"state: its key is not the repository {state.repository}")
-        self._learn(state)
+        self._learn(replace(state, streams=None, serials=None))  # a mirror needs neither, and keeps all states
 
     def _write_overwritten(self, beat: AggregatorHeartbeat) -> None:
         """Write what another program has overwritten; without a seal it would not count either."""
