@@ -4,7 +4,7 @@
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,7 +16,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import read_table
 from hgext.vcsreplicator.mirror.namesake import Namesakes
 from hgext.vcsreplicator.mirror.seals import OwnSeals
-from hgext.vcsreplicator.mirror.service import _ask_until_available
+from hgext.vcsreplicator.mirror.service import _ask_until_available, run
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.words.errors import BadConfig, Expired, Rewound
 from hgext.vcsreplicator.words.records import AGGREGATOR, AggregatorHeartbeat, MirrorHeartbeat
@@ -25,6 +25,8 @@ from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.aggregator.aggregating import ask
 from testing.builders.log.memorylog import MemoryLog
 from testing.clock import HandClock
+from testing.waiting import eventually
+from testing.warm import warm_starts
 
 OURS, OTHER = "ffff@here", "aaaa@there"
 # A position that the log had before it lost its newest records.
@@ -91,6 +93,44 @@ def test_a_namesake_is_found_for_any_clock_of_its_machine(log: Log, settings: Mi
     wait(settings, log, position, last)  # silent: its place is free
     with Alive(log, clock), pytest.raises(BadConfig, match="works on there"):
         wait(settings, log, position, last)
+
+
+class Watched:
+    """A log, and the topics that are being read: by each reader that is open."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.read: list[set[str]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    def reader(self, positions: Any) -> Any:
+        topics, reader = {topic for topic, _ in positions}, self._log.reader(positions)
+        self.read.append(topics)
+        close = reader.close
+        reader.close = lambda: (self.read.remove(topics), close())  # type: ignore[method-assign]
+        return reader
+
+
+@pytest.mark.processes
+def test_a_running_mirror_reads_no_acks(log: Log, settings: MirrorSettings) -> None:
+    watched, stop, is_ready = Watched(log), threading.Event(), threading.Event()
+
+    def work() -> None:
+        with warm_starts():
+            run(settings, cast(Log, watched), stop=stop, ready=is_ready.set)
+
+    mirror = threading.Thread(target=work)
+    mirror.start()
+    try:
+        assert is_ready.wait(60)
+        eventually(lambda: log.ends(ACKS)[0] >= 3, "it sends heartbeats")
+        expected = [["events"], ["roster", "state"]]
+        eventually(lambda: sorted(map(sorted, watched.read)) == expected, "it reads nothing else")
+    finally:
+        stop.set()
+        mirror.join(60)
 
 
 def said(**offsets: int) -> AggregatorHeartbeat:
