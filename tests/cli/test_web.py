@@ -25,6 +25,7 @@ from hgext.vcsreplicator.outbox.file import Outbox
 from testing.builders.master.outboxes import Folder, Transaction, following
 from testing.services.cache import CHECKOUT
 from testing.waiting import PATIENCE, eventually
+from testing.warm import warm_starts
 from testing.warm_hg import shared_hg
 
 pytestmark = pytest.mark.processes
@@ -50,7 +51,9 @@ def serving(tmp_path: Path, hgrc: str) -> Iterator[str]:
     command = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "web", "--root", str(tmp_path / "root")]
     environment = {**os.environ, "HGRCPATH": str(tmp_path / "hgrc")}
     words = [*command, "--listen", where, "--threads", str(THREADS)]
-    with (tmp_path / "log").open("w") as log, subprocess.Popen(words, env=environment, stderr=log) as server:
+    with (tmp_path / "log").open("w") as log, warm_starts():
+        server = subprocess.Popen(words, env=environment, stderr=log)
+    with server:
         resource.prlimit(server.pid, resource.RLIMIT_AS, (MEMORY, MEMORY))
         try:
             eventually(lambda: is_answering(f"http://{where}/?style=raw"), "the server")
@@ -285,7 +288,9 @@ def test_a_number_of_threads_that_answers_no_request_is_refused(tmp_path: Path, 
 def test_a_root_that_cannot_be_used_is_named_and_not_the_address(tmp_path: Path, name: str, reason: str) -> None:
     (tmp_path / "file").touch()
     command = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "web", "--listen", f"127.0.0.1:{free_port()}"]
-    done = subprocess.run([*command, "--root", str(tmp_path / name)], capture_output=True, text=True, timeout=PATIENCE)
+    words = [*command, "--root", str(tmp_path / name)]
+    with warm_starts():
+        done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 78
     assert json.loads(done.stderr)["reason"] == f"--root: {tmp_path / name}: cannot be used: {reason}"
 
@@ -341,13 +346,14 @@ def refusal(folder: Path, hgrc: str) -> str:
     """Why the folder `root` is not served with this hgrc."""
     (folder / "hgrc").write_text(hgrc)
     command = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "web", "--listen", f"127.0.0.1:{free_port()}"]
-    done = subprocess.run(
-        [*command, "--root", str(folder / "root")],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env={**os.environ, "HGRCPATH": str(folder / "hgrc")},
-        check=False,
-    )
+    with warm_starts():
+        done = subprocess.run(
+            [*command, "--root", str(folder / "root")],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            env={**os.environ, "HGRCPATH": str(folder / "hgrc")},
+            check=False,
+        )
     assert done.returncode == 78
     return str(json.loads(done.stderr)["reason"])

@@ -28,6 +28,7 @@ from hgext.vcsreplicator.service import workers as module
 from hgext.vcsreplicator.service.worker import END, FRAME, LENGTH, WRITES, answer_requests, ask_to_write
 from hgext.vcsreplicator.service.workers import Workers
 from testing.waiting import PATIENCE, eventually
+from testing.warm import warm_starts
 from testing.warm_hg import shared_hg
 
 pytestmark = pytest.mark.processes
@@ -97,6 +98,13 @@ def error(web):
 def uisetup(ui):
     ui.setconfig(b"hooks", b"pretxnclose.spin", lambda **_: spin())
 """
+
+
+@pytest.fixture(autouse=True)
+def warm() -> Iterator[None]:
+    """Start servers and nurseries warm: what is shown here begins once they answer."""
+    with warm_starts():
+        yield
 
 
 @pytest.fixture
