@@ -17,6 +17,7 @@ import pytest
 
 from hgext.vcsreplicator.demo.ports import free_port
 from testing.waiting import PATIENCE, eventually
+from testing.warm import warm_starts
 from testing.warm_hg import shared_hg
 
 pytestmark = pytest.mark.processes
@@ -47,7 +48,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     where = f"127.0.0.1:{free_port()}"
     command = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "web", "--root", str(folder / "root")]
     limits = ["--threads", str(THREADS), "--seconds", str(SECONDS), "--memory", "512"]
-    with subprocess.Popen([*command, "--listen", where, *limits], env=environment) as server:
+    with warm_starts():
+        server = subprocess.Popen([*command, "--listen", where, *limits], env=environment)
+    with server:
         eventually(lambda: is_answering(f"http://{where}/known?style=raw"), "the server")
         yield f"http://{where}/known"
         server.terminate()
