@@ -12,7 +12,7 @@ from hgext.vcsreplicator.aggregator.loading import IDENTITY, read_beat, read_sta
 from hgext.vcsreplicator.aggregator.session import Session
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.log import Transactor
-from hgext.vcsreplicator.log.standby import Rival, StandbyReader
+from hgext.vcsreplicator.log.standby import POLL, Rival, StandbyReader
 from hgext.vcsreplicator.log.table import Table
 from hgext.vcsreplicator.words.clock import Silence
 from hgext.vcsreplicator.words.errors import Expired, Fenced, Unavailable
@@ -57,6 +57,8 @@ class Aggregator(Process):
         if self._reader is not None:
             if self._reader.find_turns():
                 self._has_turn, self._reader = True, None
+            else:
+                self.rest(POLL / 4)
             return
         state = read_state(self.log, self.stop)
         beat = read_beat(state)

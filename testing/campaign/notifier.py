@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hgext.vcsreplicator.log import Log
-from hgext.vcsreplicator.log.standby import Presence
+from hgext.vcsreplicator.log.standby import POLL, Presence
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Fenced, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.records import NOTIFIER_KEY
@@ -139,6 +139,8 @@ class Notifier(Process):
         elif not self._at_work or self.chance.random() < 0.2:
             self._at_work += sorted(self._turns.find_turns())
             self._presence.report(self._at_work)
+            if not self._at_work:
+                self.rest(POLL / 4)
         else:
             name = self.chance.choice(self._at_work)
             if now >= self._resting.get(name, now):
