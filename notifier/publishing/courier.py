@@ -34,7 +34,7 @@ from .decoding import NoticeDecoder
 from .orders import PAUSED, Orders
 from .position import StoredPosition
 from .reading import POSITION, NoticeReader, describe_missing, has_records
-from .requests import restore_requests
+from .requests import SharedRequests, restore_requests
 from .settings import NotifierSettings
 
 # Seconds that any wait may last.
@@ -72,6 +72,7 @@ class Courier:
     clock: Clock
     stop: threading.Event
     decoder: NoticeDecoder
+    requests: SharedRequests
     chance: Callable[[], float] = random.random
     started: threading.Event = field(default_factory=threading.Event)
     _reader: NoticeReader | None = None
@@ -91,7 +92,7 @@ class Courier:
                 if missing is not None and not has_records(self.name, self.log):
                     raise Unavailable(missing)
                 with contextlib.closing(self._open_state()) as state:
-                    restore_requests(self.name, self.log, state, position.write)
+                    follows_from = restore_requests(self.name, self.requests, state, position.write)
                 destination = self.settings.open(self.name, self.clock, self.log)
                 opened.callback(destination.close)
                 if isinstance(destination, KeepingDestination):
@@ -101,7 +102,9 @@ class Courier:
                 raise Unavailable(str(error)) from error
             self._failing_since = None
             state = opened.enter_context(contextlib.closing(self._open_state()))
-            loop = _DeliveryLoop(self, destination, state, position, self._find_start(state, position))
+            loop = _DeliveryLoop(
+                self, destination, state, position, self._find_start(state, position), follows_from=follows_from
+            )
             opened.callback(loop.close)
             self._reader = loop.reader
             loop.work()
@@ -168,6 +171,8 @@ class _DeliveryLoop:
         state: StateDatabase,
         position: StoredPosition,
         start: tuple[int, str | None],
+        *,
+        follows_from: int | None = None,
     ) -> None:
         self.courier, self.destination, self.state = courier, destination, state
         self.name, self.clock, self.log = courier.name, courier.clock, courier.log
@@ -197,6 +202,7 @@ class _DeliveryLoop:
             rejects=self.rejects,
             messages_of=self.messages_of,
             reader=self.reader,
+            follows_from=follows_from,
         )
         self.condition = DestinationCondition(self.name, self.log, state, self.clock)
         self.delivered = DELIVERED.labels(self.name)

@@ -144,7 +144,8 @@ def _count_messages(count: int) -> str:
 class Orders:
     """The requests to the destination `name`.
 
-    `messages_of` returns the destination's messages of a record.
+    `messages_of` returns the destination's messages of a record. The log's requests are followed from the offset `follows_from`, or
+    from the first.
     """
 
     name: str
@@ -157,6 +158,7 @@ class Orders:
     reader: NoticeReader
     rejects: Rejects
     messages_of: Callable[[Record], list[Message]]
+    follows_from: int | None = None
     _meant: dict[int, int] = field(default_factory=dict)
     _replays: list[Replay] = field(default_factory=list)
     _asked_at: float = float("-inf")
@@ -164,7 +166,7 @@ class Orders:
     _follower: RequestFollower = field(init=False)
 
     def __post_init__(self) -> None:
-        self._follower = RequestFollower(self.name, self.log, self.state)
+        self._follower = RequestFollower(self.name, self.log, self.state, self.follows_from)
 
     def carry_out_requests(self) -> None:
         """Carry out the requests made since the last call.

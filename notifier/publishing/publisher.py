@@ -32,6 +32,7 @@ from ..destinations.state import StateDatabase
 from .courier import Courier, clear_gauges
 from .decoding import NoticeDecoder
 from .position import StoredPosition
+from .requests import SharedRequests
 from .settings import DEFAULT_STATE, NotifierSettings
 from .turns import BEAT, Turns
 
@@ -98,9 +99,9 @@ def _run_couriers(
     ready: Callable[[], None],
 ) -> None:
     couriers_stop, is_ready = threading.Event(), False
-    decoder = NoticeDecoder(settings.public)
+    decoder, requests = NoticeDecoder(settings.public), SharedRequests(log)
     couriers = {
-        name: Courier(name, destination, settings, log, clock, stop=couriers_stop, decoder=decoder)
+        name: Courier(name, destination, settings, log, clock, stop=couriers_stop, decoder=decoder, requests=requests)
         for name, destination in settings.destinations.items()
     }
     at_work: dict[str, Future[None]] = {}

@@ -6,13 +6,16 @@ The log has each answer before the file does. So a pause, a skip and a replay un
 """
 
 import contextlib
-from collections.abc import Iterable, Sequence
+import itertools
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import structlog
 
 from hgext.vcsreplicator.log import NOTIFIER, Log, NewRecord, Record
-from hgext.vcsreplicator.log.table import read_records, read_table
-from hgext.vcsreplicator.words.errors import Expired, MalformedEvent
+from hgext.vcsreplicator.log.table import Table, read_records, read_table
+from hgext.vcsreplicator.words.errors import Expired, MalformedEvent, ReplicationError
 from hgext.vcsreplicator.words.shape import to_json
 
 from ..clients.database import read_storable
@@ -22,23 +25,55 @@ from ..destinations.state import RequestRecord, StateDatabase
 logger = structlog.get_logger()
 
 
-def restore_requests(name: str, log: Log, state: StateDatabase, write: Write) -> None:
+@dataclass(slots=True)
+class SharedRequests:
+    """All requests in the log, read once for the destinations that begin together; any thread may use it."""
+
+    log: Log
+    _turn: threading.Lock = field(default_factory=threading.Lock)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _covered: int = 0
+    _found: Table | ReplicationError | None = None
+
+    def read(self) -> Table:
+        """Return the requests that the log has, by a reading that began after this call.
+
+        A caller has fenced the notifier before it, and so sees all its answers. Callers that wait meanwhile share the next reading,
+        or its failure: Unavailable, or BadConfig if the topic is missing.
+        """
+        number = next(self._numbers)
+        with self._turn:
+            if self._found is None or number >= self._covered:
+                self._covered = next(self._numbers)
+                try:
+                    self._found = _read_table(self.log)
+                except ReplicationError as error:
+                    self._found = error
+            if isinstance(self._found, ReplicationError):
+                raise self._found
+            return self._found
+
+
+def restore_requests(name: str, requests: SharedRequests, state: StateDatabase, write: Write) -> int:
     """Bring the file and the log in line, at a start of the destination.
 
-    The file gets what it lacks of the log, and the log what it lacks of the file. Raises Unavailable, or BadConfig if the topic is
-    missing.
+    The file gets what it lacks of the log, and the log what it lacks of the file. Returns the position up to which the log was
+    read. Raises Unavailable, or BadConfig if the topic is missing.
     """
-    found = _read_requests(name, log)
+    table = requests.read()
+    found = _select_requests(name, table.records.values())
     state.restore_requests(name, found.values())
     record_requests(
         name, write, [each for each in state.list_records(name) if found.get(_find_key(name, each)) != each]
     )
+    return table.positions[NOTIFIER, 0]
 
 
 def show_requests(names: Iterable[str], log: Log, state: StateDatabase) -> None:
     """Fill an empty file with the requests that the log has, to read in it; write nothing to the log."""
+    table = _read_table(log)
     for name in names:
-        state.restore_requests(name, _read_requests(name, log).values())
+        state.restore_requests(name, _select_requests(name, table.records.values()).values())
 
 
 class RequestFollower:
@@ -61,20 +96,22 @@ class RequestFollower:
         self._position = None  # if the log lost records, all is read again
         with contextlib.suppress(Expired):
             if begin is None:
-                found = _read_requests(self._name, self._log)
+                records: Iterable[Record] = _read_table(self._log).records.values()
             else:
-                found = _select_requests(self._name, read_records(self._log, {(NOTIFIER, 0): begin}))
+                records = read_records(self._log, {(NOTIFIER, 0): begin})
+            found = _select_requests(self._name, records)
             taken = [each for each in found.values() if with_answers or each.done_at is None]
             self._state.restore_requests(self._name, taken)
             self._position = end
 
 
-def _read_requests(name: str, log: Log) -> dict[str, RequestRecord]:
-    """Return the requests to a destination by key, oldest first."""
-    return _select_requests(name, read_table(log, NOTIFIER).records.values())
+def _read_table(log: Log) -> Table:
+    """Read the requests to all destinations."""
+    return read_table(log, NOTIFIER, keep=lambda topic, key: key.startswith("request/"))
 
 
 def _select_requests(name: str, records: Iterable[Record]) -> dict[str, RequestRecord]:
+    """Return the requests to a destination by key, oldest first."""
     found = {}
     for record in records:
         if record.key is not None and record.key.startswith(f"request/{name}/"):

@@ -23,6 +23,7 @@ from notifier.messages.public import PublicSettings
 from notifier.publishing.courier import Courier, _DeliveryLoop
 from notifier.publishing.decoding import NoticeDecoder
 from notifier.publishing.position import StoredPosition
+from notifier.publishing.requests import SharedRequests
 from notifier.publishing.settings import NotifierSettings
 from notifier.publishing.turns import BEAT, Turns
 from testing.campaign.history import Kind, Seen
@@ -107,7 +108,7 @@ class Notifier(Process):
         receivers = {name: Receiver(name, self) for name in DESTINATIONS}
         file = str(self.folder / f"{self.name}.db")
         self._settings = NotifierSettings(public=PUBLIC, destinations=receivers, state=file, takeover_after=2.0)
-        decoder = NoticeDecoder(PUBLIC)
+        decoder, requests = NoticeDecoder(PUBLIC), SharedRequests(self.log)
         self._couriers = {
             name: Courier(
                 name,
@@ -117,6 +118,7 @@ class Notifier(Process):
                 self.clock,
                 stop=self.stop,
                 decoder=decoder,
+                requests=requests,
                 chance=self.chance.random,
             )
             for name, receiver in receivers.items()

@@ -35,7 +35,7 @@ from notifier.publishing.courier import Courier, _DeliveryLoop
 from notifier.publishing.decoding import NoticeDecoder
 from notifier.publishing.position import CHECK_EVERY, StoredPosition, group
 from notifier.publishing.reading import NoticeMark
-from notifier.publishing.requests import restore_requests
+from notifier.publishing.requests import SharedRequests, restore_requests
 from notifier.publishing.settings import NotifierSettings
 from testing.builders.log.log_storage import kafka_storage
 from testing.builders.log.memorylog import MemoryLog, MemoryReader, MemoryTransactor
@@ -105,6 +105,7 @@ class Turns:
             self.clock,
             stop=threading.Event(),
             decoder=NoticeDecoder(PUBLIC),
+            requests=SharedRequests(log or self.log),
             chance=lambda: 0.5,
         )
         self.loop = self.begin()
@@ -482,7 +483,7 @@ def test_a_skip_outlives_the_notifiers_file(turns: Turns) -> None:
     turns.ask(Kind.SKIP)
     turns.take(2)
     with closing(StateDatabase(NOWHERE)) as new:
-        restore_requests("it", turns.log, new, turns.log.append)
+        restore_requests("it", SharedRequests(turns.log), new, turns.log.append)
         assert [each.kind for each in new.list_records("it")] == ["skip"]
         assert len(new.skipped("it", 0)) == 1
 

@@ -19,7 +19,7 @@ from notifier.publishing.courier import Courier, _DeliveryLoop
 from notifier.publishing.decoding import NoticeDecoder
 from notifier.publishing.orders import FOLLOW_EVERY
 from notifier.publishing.position import StoredPosition
-from notifier.publishing.requests import record_requests, restore_requests
+from notifier.publishing.requests import SharedRequests, record_requests, restore_requests
 from notifier.publishing.settings import NotifierSettings
 from testing.builders.log.memorylog import MemoryLog
 from testing.builders.notifier.notices import with_topics
@@ -50,12 +50,20 @@ class Site:
         notifier = NotifierSettings(
             public=PUBLIC, destinations={"hooks": settings}, state=str(self.folder / "notifier.db")
         )
+        requests = SharedRequests(self.log)
         courier = Courier(
-            "hooks", settings, notifier, self.log, self.clock, decoder=NoticeDecoder(PUBLIC), stop=threading.Event()
+            "hooks",
+            settings,
+            notifier,
+            self.log,
+            self.clock,
+            stop=threading.Event(),
+            decoder=NoticeDecoder(PUBLIC),
+            requests=requests,
         )
         position = StoredPosition("hooks", self.log, self.clock)
         state = self._opened.enter_context(closing(StateDatabase(notifier.state)))
-        restore_requests("hooks", self.log, state, position.write)
+        restore_requests("hooks", requests, state, position.write)
         self.hooks = self._opened.enter_context(closing(Webhooks("hooks", settings, self.clock, self.log)))
         self.hooks.restore(position.write)
         self.loop = _DeliveryLoop(courier, self.hooks, state, position, courier._find_start(state, position))

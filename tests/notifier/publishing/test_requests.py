@@ -2,17 +2,23 @@
 """Operators' requests in the log, and files of the notifier that are lost."""
 
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from hgext.vcsreplicator.log import NOTIFIER, NewRecord
+from hgext.vcsreplicator.words.errors import Unavailable
 from notifier.clients.database import NOWHERE
 from notifier.destinations.state import Kind, RequestRecord, StateDatabase
-from notifier.publishing.requests import RequestFollower, record_requests, restore_requests
-from testing.builders.log.memorylog import MemoryLog
+from notifier.publishing.requests import RequestFollower, SharedRequests, record_requests, restore_requests
+from testing.builders.log.memorylog import MemoryLog, MemoryReader
 from testing.builders.notifier.notices import with_topics
+from testing.builders.notifier.notifying import Notifier, Scripted
+from testing.waiting import PATIENCE, eventually
 
 
 @pytest.fixture
@@ -20,6 +26,23 @@ def log() -> MemoryLog:
     log = MemoryLog()
     with_topics(log)
     return log
+
+
+class CountedLog(MemoryLog):
+    """Counts the readings of all requests; each waits for `may_read`, and fails while the log is `away`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.readings, self.is_away, self.may_read = 0, False, threading.Event()
+        with_topics(self)
+
+    def reader(self, positions: Mapping[tuple[str, int], int]) -> MemoryReader:
+        if positions == {(NOTIFIER, 0): 0}:
+            self.readings += 1
+            assert self.may_read.wait(PATIENCE)
+            if self.is_away:
+                raise Unavailable("the log is away")
+        return super().reader(positions)
 
 
 @pytest.fixture
@@ -39,10 +62,10 @@ def test_requests_of_an_earlier_file_go_into_the_log_and_from_there_into_a_new_o
     state.requests.answer(paused, "paused", now=2.0)
     state.requests.ask("it", Kind.REPLAY, replay, who="erin", now=3.0)
     state.requests.ask("other", Kind.PAUSE, {}, who="dana", now=4.0)
-    restore_requests("it", log, state, log.append)
+    restore_requests("it", SharedRequests(log), state, log.append)
     with closing(StateDatabase(NOWHERE)) as new:
-        restore_requests("it", log, new, log.append)
-        restore_requests("it", log, new, log.append)
+        restore_requests("it", SharedRequests(log), new, log.append)
+        restore_requests("it", SharedRequests(log), new, log.append)
         assert new.list_records("it") == state.list_records("it")
         assert (new.paused("it"), new.paused("other")) == (True, False)
         [waiting] = new.requests.list_open()
@@ -53,23 +76,23 @@ def test_a_skip_is_known_to_a_new_file(log: MemoryLog, state: StateDatabase) -> 
     record_requests(
         "it", log.append, [a_request(Kind.SKIP, 1.0, done_at=2.0, result="skipped", skipped="m", skipped_offset=7)]
     )
-    restore_requests("it", log, state, log.append)
+    restore_requests("it", SharedRequests(log), state, log.append)
     assert (state.skipped("it", 7), state.skipped("it", 8)) == ({"m"}, set())
 
 
 def test_an_answer_that_only_the_log_has_is_not_given_twice(log: MemoryLog, state: StateDatabase) -> None:
     number = state.requests.ask("it", Kind.SKIP, {}, who="dana", now=1.0)
     record_requests("it", log.append, [a_request(Kind.SKIP, 1.0, done_at=2.0, result="skipped m")])
-    restore_requests("it", log, state, log.append)
+    restore_requests("it", SharedRequests(log), state, log.append)
     assert state.requests.list_open() == []
     assert state.requests.read(number).result == "skipped m"
 
 
 def test_an_older_file_gets_the_newer_pause_from_the_log(log: MemoryLog, state: StateDatabase) -> None:
     state.requests.ask("it", Kind.PAUSE, {}, who="dana", now=1.0)
-    restore_requests("it", log, state, log.append)
+    restore_requests("it", SharedRequests(log), state, log.append)
     record_requests("it", log.append, [a_request(Kind.RESUME, 2.0, done_at=2.0, result="resumed")])
-    restore_requests("it", log, state, log.append)
+    restore_requests("it", SharedRequests(log), state, log.append)
     assert not state.paused("it")
 
 
@@ -100,5 +123,41 @@ GOOD = {"kind": "pause", "argument": "{}", "who": "dana", "asked_at": 1.0}
 def test_a_request_that_cannot_be_read_stops_no_other(log: MemoryLog, state: StateDatabase, value: bytes) -> None:
     log.append([NewRecord(topic=NOTIFIER, key="request/it/0", value=value)])
     record_requests("it", log.append, [a_request(Kind.PAUSE, 1.0)])
-    restore_requests("it", log, state, log.append)
+    restore_requests("it", SharedRequests(log), state, log.append)
     assert len(state.list_records("it")) == 1
+
+
+@pytest.mark.processes
+def test_destinations_that_begin_together_share_a_reading_of_the_requests() -> None:
+    log = CountedLog()
+    shared = SharedRequests(log)
+    with ThreadPoolExecutor(20) as threads:
+        first = threads.submit(shared.read)
+        eventually(lambda: log.readings == 1)
+        others = [threads.submit(shared.read) for _ in range(19)]
+        eventually(lambda: repr(shared._numbers) == "count(21)")  # all have asked
+        log.append([NewRecord(topic=NOTIFIER, key="request/it/0", value=b"{}")])
+        log.may_read.set()
+        assert all((NOTIFIER, "request/it/0") in each.result().records for each in (first, *others))
+    assert log.readings == 2, "those that came during the first share one that began after them"
+
+
+def test_reading_of_the_requests_that_failed_is_repeated() -> None:
+    log = CountedLog()
+    shared, log.is_away = SharedRequests(log), True
+    log.may_read.set()
+    with pytest.raises(Unavailable):
+        shared.read()
+    log.is_away = False
+    assert shared.read().records == {}
+
+
+@pytest.mark.processes
+def test_start_of_a_destination_reads_all_requests_once(tmp_path: Path) -> None:
+    log = CountedLog()
+    log.may_read.set()
+    notifier = Notifier(log, tmp_path)
+    notifier.start(it=Scripted())
+    notifier.stop()
+    notifier.state.close()
+    assert log.readings == 1
