@@ -70,7 +70,7 @@ class Aggregator(Process):
             self.log,
             state.positions,
             rivals,
-            read_signs=standby._read_signs,
+            read_signs=standby._SignReader(f"{self.name} {self.life}", None if beat is None else beat.instance).read,
             patience=max(self._settings.takeover_after, 2 * self._settings.beat),
             clock=self.clock,
         )

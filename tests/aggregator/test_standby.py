@@ -30,7 +30,7 @@ from hgext.vcsreplicator.words.records import (
 )
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.log.memorylog import MemoryLog, MemoryTransactor
-from testing.waiting import eventually
+from testing.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.processes
 
@@ -251,6 +251,56 @@ def test_two_that_load_longer_than_they_wait_do_not_alternate(log: MemoryLog, mo
         threading.Event().wait(1.8 * SETTINGS.takeover_after)
         with running(log, "two", ELSEWHERE.replace("17", "18")):
             eventually(lambda: active(log) != "other/1/1/1", timeout=12)
+
+
+def test_an_aggregator_that_loads_for_long_is_not_fenced(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "POLL", 0.05)
+    log.append([beat_of("other/1/1/1")])
+    settings, find, make = replace(SETTINGS, takeover_after=0.3), log.beginnings, log.transactor
+    may_load, makers = threading.Event(), list[str]()
+
+    def find_slowly(topic: str, *arguments: object) -> dict[int, int]:
+        if topic == PENDING:
+            may_load.wait(PATIENCE)
+        return find(topic)
+
+    def note_maker(identity: str) -> MemoryTransactor:
+        makers.append(identity)
+        return make(identity)
+
+    monkeypatch.setattr(log, "beginnings", find_slowly)
+    monkeypatch.setattr(log, "transactor", note_maker)
+    with running(log, "one", ELSEWHERE, settings):
+        eventually(lambda: makers)
+        with running(log, "two", ELSEWHERE.replace("17", "18"), settings):
+            threading.Event().wait(10 * settings.takeover_after)
+            assert len(makers) == 1
+            may_load.set()
+            eventually(lambda: active(log) == ELSEWHERE)
+
+
+def test_an_aggregator_waits_for_another_that_still_loads(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standby, "is_gone", "other/1/1/1".__eq__)
+    log.append([beat_of("other/1/1/1")])
+    report = ServiceReport(time=log._clock.now(), version="1", instance="loads/1/1/1", works=(AGGREGATOR,))
+    log.append([NewRecord(topic=SERVICES, key=f"{AGGREGATOR_KEY}two", value=to_json(report))])
+    with running(log, "one", ELSEWHERE, replace(SETTINGS, takeover_after=3600.0)):
+        assert stands_by(log, "one") is True
+
+
+def test_reports_of_an_aggregator_that_hangs_keep_no_other_from_its_turn(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "POLL", 0.05)
+    log.append([beat_of("other/1/1/1")])
+    report = ServiceReport(time=log._clock.now(), version="1", instance="other/1/1/1", works=(AGGREGATOR,))
+    with running(log, "one", ELSEWHERE, replace(SETTINGS, takeover_after=0.3)):
+        for _ in range(100):
+            log.append([NewRecord(topic=SERVICES, key=f"{AGGREGATOR_KEY}two", value=to_json(report))])
+            if active(log) == ELSEWHERE:
+                break
+            threading.Event().wait(0.1)
+        assert active(log) == ELSEWHERE
 
 
 def test_a_fenced_aggregator_keeps_no_session_and_no_thread(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,15 +9,16 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 
 import structlog
 
-from ..log import Log, Record
+from ..log import SERVICES, Log, Record
 from ..log.standby import Presence, Rival, Sign, StandbyReader, is_gone, name_process
-from ..log.table import ReadStopped, Table
+from ..log.table import ReadStopped, Table, read_table
 from ..words.clock import Clock, SystemClock
-from ..words.errors import Expired, Fenced, Unavailable
-from ..words.records import AGGREGATOR, AGGREGATOR_KEY, AggregatorHeartbeat
+from ..words.errors import BadConfig, Expired, Fenced, NotAuthorized, Unavailable
+from ..words.records import AGGREGATOR, AGGREGATOR_KEY, AggregatorHeartbeat, ServiceReport
 from ..words.retry import FAILOVER
 from ..words.shape import try_json
 from . import loop
@@ -45,14 +46,9 @@ def run(
     `loop.run` does.
     """
     clock, instance, is_fenced = clock or SystemClock(), instance or name_process(), False
-    announce, loaded, loading = _only_once(ready), list[float](), 0.0
-
-    def note_loaded() -> None:
-        loaded.append(clock.monotonic())
-        announce()
-
+    announce = _only_once(ready)
     ACTIVE.set(0)
-    with Presence(log, f"{AGGREGATOR_KEY}{host}", instance, clock) as presence:
+    with Presence(log, f"{AGGREGATOR_KEY}{host}", instance, clock, interval=settings.beat) as presence:
         while not stop.is_set():
             state = wait_for_turn(
                 settings,
@@ -62,7 +58,6 @@ def run(
                 stop=stop,
                 stands_by=announce,
                 clock=clock,
-                loading=loading,
             )
             if state is None:
                 break
@@ -70,13 +65,11 @@ def run(
             del state  # all that the topic had: the session takes it, and lets go of it
             ACTIVE.set(1)
             presence.report([AGGREGATOR])
-            began = clock.monotonic()
-            loaded.clear()
             try:
-                loop.run(settings, log, stop=stop, ready=note_loaded, clock=clock, state=turn.pop(), instance=instance)
+                loop.run(settings, log, stop=stop, ready=announce, clock=clock, state=turn.pop(), instance=instance)
             except Fenced as error:
                 logger.warning("fenced", reason=str(error))
-                is_fenced, loading = True, (loaded or [clock.monotonic()])[0] - began
+                is_fenced = True
             clear_gauges()
             ACTIVE.set(0)
             presence.report([])
@@ -91,27 +84,38 @@ def wait_for_turn(
     stop: threading.Event,
     stands_by: Callable[[], None],
     clock: Clock,
-    loading: float = 0.0,
 ) -> Table | None:
     """Wait while another aggregator works; return `state`, or None at a stop.
 
     Calls `stands_by` if it waits. It does not wait for an aggregator that ended, for a process of this machine that is gone, or for
     one that has been silent for `takeover_after` since this began. With `is_fenced` another one has just begun, which may not have
-    sent a heartbeat yet: it sends none while it loads, which took this process `loading` seconds. Two that did not wait for that
-    long would fence each other forever. Waits for an unavailable log indefinitely. Raises BadConfig if a newer release wrote
-    `state`.
+    sent a sign yet. An aggregator that loads, which may take minutes, sends no heartbeat, and its report is the only sign of it.
+    Waits for an unavailable log indefinitely. Raises BadConfig if a newer release wrote `state`.
     """
-    failures, patience = 0, max(settings.takeover_after, 2 * settings.beat) + loading
+    failures, patience = 0, max(settings.takeover_after, 2 * settings.beat)
     while not stop.is_set():
         try:
             state = read_state(log, stop)
             beat = read_beat(state)
-            if not is_fenced and (beat is None or not _may_work(beat)):
+            services = _read_services(log, stop)
+            signs = _SignReader(instance, None if beat is None else beat.instance)
+            is_loading = any(
+                abs(clock.now() - record.time) < patience and any(signs.read(record))
+                for record in services.records.values()
+            )
+            if not is_fenced and not is_loading and (beat is None or not _may_work(beat)):
                 return state
             logger.info("standing by", active=beat and beat.instance)
             stands_by()
             rivals = {AGGREGATOR: Rival(heard=clock.monotonic())}
-            reader = StandbyReader(log, state.positions, rivals, read_signs=_read_signs, patience=patience, clock=clock)
+            reader = StandbyReader(
+                log,
+                state.positions | services.positions,
+                rivals,
+                read_signs=signs.read,
+                patience=patience,
+                clock=clock,
+            )
             del state  # all that the topic had: another aggregator may work for months
             with closing(reader):
                 while not stop.is_set():
@@ -126,15 +130,47 @@ def wait_for_turn(
     return None
 
 
-def _read_signs(record: Record) -> Iterator[Sign]:
-    """Yield what a record of `state` says about the aggregator at work.
+def _read_services(log: Log, stop: threading.Event) -> Table:
+    """Read the aggregators' reports; there are none in a log of an older release, or without the right to read them."""
+    try:
+        return read_table(log, SERVICES, stop=stop, keep=lambda topic, key: key.startswith(AGGREGATOR_KEY))
+    except (BadConfig, NotAuthorized):
+        return Table(records={}, positions={})
 
-    States are signs of it, too: it sends no heartbeat while it writes very many.
+
+@dataclass(slots=True)
+class _SignReader:
+    """Reads signs of the aggregator at work, which is not the process `instance`.
+
+    The report of a process is one until its first heartbeat, while it loads: a thread of its own writes it, also of an aggregator
+    that hangs. `newest` is the process that sent the newest heartbeat.
     """
-    beat = try_json(AggregatorHeartbeat, record.value) if record.key == AGGREGATOR else None
-    yield Sign(AGGREGATOR, None if beat is None else beat.instance)
-    if beat is not None and beat.ended:
-        yield Sign(AGGREGATOR, beat.instance, works=False)
+
+    instance: str
+    newest: str | None
+
+    def read(self, record: Record) -> Iterator[Sign]:
+        """Yield what a record of `state`, or a report, says.
+
+        States are signs, too: an aggregator sends no heartbeat while it writes very many.
+        """
+        if record.topic == SERVICES:
+            yield from self._read_report(record)
+            return
+        beat = try_json(AggregatorHeartbeat, record.value) if record.key == AGGREGATOR else None
+        self.newest = self.newest if beat is None else beat.instance
+        yield Sign(AGGREGATOR, None if beat is None else beat.instance)
+        if beat is not None and beat.ended:
+            yield Sign(AGGREGATOR, beat.instance, works=False)
+
+    def _read_report(self, record: Record) -> Iterator[Sign]:
+        if record.key is None or not record.key.startswith(AGGREGATOR_KEY):
+            return
+        report = try_json(ServiceReport, record.value)
+        if report is None or AGGREGATOR not in report.works or report.instance in (None, self.instance, self.newest):
+            return
+        if not is_gone(report.instance):
+            yield Sign(AGGREGATOR, report.instance)
 
 
 def _may_work(beat: AggregatorHeartbeat) -> bool:
