@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Which repositories the relay compares with their outboxes, and which it reports."""
 
-from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,6 @@ from hgext.vcsreplicator.relay import outside
 from hgext.vcsreplicator.relay.outside import OutsideWatch
 from hgext.vcsreplicator.words.errors import Unavailable
 from testing.builders.master.outboxes import PlainPort
-
-from .test_quiet import count_calls
 
 
 class Port(PlainPort):
@@ -41,12 +38,10 @@ def port() -> Port:
     return Port()
 
 
-def look(
-    watch: OutsideWatch, port: Port, folders: list[str], quiet: Collection[str] = ()
-) -> tuple[list[str], list[str]]:
+def look(watch: OutsideWatch, port: Port, folders: list[str]) -> tuple[list[str], list[str]]:
     """The repositories that a round asks about, and those that it reports."""
     port.asked.clear()
-    found = [trouble.text.partition(": ")[0] for trouble in watch.find(folders, 1.0, quiet)]
+    found = [trouble.text.partition(": ")[0] for trouble in watch.find(folders, 1.0)]
     return list(port.asked), found
 
 
@@ -67,27 +62,6 @@ def test_an_older_pushlog_is_reported_until_its_file_is_another(port: Port, tmp_
     file.write_bytes(b"newest")
     port.refusal = None
     assert look(watch, port, [folder]) == ([folder], [])
-
-
-def test_quiet_repository_costs_one_look_at_its_pushlog(port: Port, tmp_path: Path) -> None:
-    watch, folder = OutsideWatch(port), make_changelog(tmp_path / "one")
-    file = tmp_path / "one/.hg/store/pushlog.log"
-    file.write_bytes(b"newest")
-    assert look(watch, port, [folder]) == ([folder], [])
-    assert count_calls(lambda: look(watch, port, [folder], {folder})) == {"stat": 1}
-    file.write_bytes(b"older")  # in its place: no folder shows it
-    port.refusal = "it lacks push 2"
-    assert look(watch, port, [folder], {folder}) == ([folder], [folder])
-
-
-def test_quiet_repository_that_refuses_pushes_is_compared_once_it_differs(port: Port, tmp_path: Path) -> None:
-    watch, folder = OutsideWatch(port), make_changelog(tmp_path / "one")
-    port.refusal = "it lacks push 2"
-    assert look(watch, port, [folder]) == ([folder], [folder])
-    assert look(watch, port, [folder], {folder}) == ([], [folder])
-    port.refusal = None
-    (tmp_path / "one/.hg/pushlog2.db").write_bytes(b"mended")
-    assert look(watch, port, [folder], {folder}) == ([folder], [])
 
 
 def test_a_pushlog_that_could_not_be_compared_has_its_turn_again(port: Port, tmp_path: Path) -> None:

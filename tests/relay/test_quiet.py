@@ -126,14 +126,6 @@ def test_a_repository_that_lost_a_part_is_none_in_the_next_round(quiet: Round, l
         (quiet.root.parent / "away").rename(quiet.root / "r03/.hg" / lost)
 
 
-def test_repository_whose_pushlog_database_is_another_is_not_quiet(quiet: Round) -> None:
-    quiet.make(1000.0)
-    assert f"{quiet.root}/r03" in quiet.found.quiet
-    (quiet.root / "r03/.hg/pushlog2.db").touch()
-    quiet.make(1000.0)
-    assert f"{quiet.root}/r03" not in quiet.found.quiet
-
-
 def test_an_abandoned_transaction_is_rolled_back_in_each_round(quiet: Round) -> None:
     (quiet.root / "r03/.hg/store/journal").touch()
     for _ in range(3):

@@ -8,7 +8,7 @@ Moves of bookmarks and phases alone are not found.
 import os
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import structlog
 
@@ -24,7 +24,7 @@ AT_ONCE = 100
 WOULD_REFUSE = ": pushes are refused: "
 
 # The files that are compared. Device, inode, size and time of each were seen; None where there is none.
-_FILES = ("store/pushlog.log", "store/00changelog.i", "pushlog2.db")
+_FILES = ("store/00changelog.i", "store/pushlog.log", "pushlog2.db")
 _Seen = tuple[tuple[int, int, int, int] | None, ...]
 # What was compared, whether the changelog was changed without the extension, None if that is unknown, and why pushes are refused.
 _Comparison = tuple[_Seen, bool | None, str | None]
@@ -39,15 +39,11 @@ class OutsideWatch:
         # Those compared longest ago come first.
         self._compared: dict[str, _Comparison] = {}
 
-    def find(
-        self, folders: Iterable[str], now: float, quiet: Collection[str] = frozenset()
-    ) -> Iterator[ServiceTrouble]:
+    def find(self, folders: Iterable[str], now: float) -> Iterator[ServiceTrouble]:
         """Yield the troubles of these repositories.
 
         A repository is opened only if a file of _FILES differs from the last sound one. Those opened longest ago come
-        first, so that many unsound ones, or those never opened after a start, do not keep the others from their turn. In the
-        `quiet` ones nothing was made, renamed or removed in `.hg` and the store, as by every transaction of Mercurial or SQLite:
-        only the pushlog's file is looked at, because an older one may have been copied over it.
+        first, so that many unsound ones, or those never opened after a start, do not keep the others from their turn.
         """
         there, opened = dict.fromkeys(folders, _NEVER), Counter[tuple[bool, bool]]()
         known = {folder: last for folder, last in self._compared.items() if folder in there}
@@ -55,9 +51,6 @@ class OutsideWatch:
         for folder, former in list(self._compared.items()):
             compared, is_changed, refusal = former
             was_sound = is_changed is False and bool(compared)
-            is_quiet = was_sound and not refusal and folder in quiet
-            if is_quiet and _observe_file(f"{folder}/.hg/{_FILES[0]}") == compared[0]:
-                continue
             seen, kind = _observe_files(folder), (bool(is_changed), was_sound)
             if opened[kind] < AT_ONCE and (not was_sound or seen != compared):
                 opened[kind] += 1

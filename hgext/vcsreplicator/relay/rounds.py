@@ -53,12 +53,11 @@ class RelayRound:
 
 
 class _QuietStore(NamedTuple):
-    """A store where nothing was to be done, and when it, its newest segment and the `.hg` above it changed.
+    """A store where nothing was to be done, and when it and its newest segment changed.
 
     `rights` are those of the folder above the repository.
     """
 
-    control: FolderTime | None
     changed: FolderTime
     event: str
     segment: str
@@ -95,26 +94,23 @@ class QuietRepositories:
 
     def look(self, folder: str, work: Work, losses: LossWatch, now: float) -> list[ServiceTrouble] | None:
         """Do as `check_repository`; return None if nothing has changed since the last look."""
-        store = f"{folder}/.hg/store"
+        store = os.path.join(folder, ".hg", "store")
         changed, known = read_time(store), self._quiet_before.get(folder)
         is_failing = work.failed.get(folder) is not None or work.unrecovered.get(folder) is not None
-        seen, rights = self._folders.get(folder), self._read_rights(folder.rpartition("/")[0])
+        is_turn, rights = folder not in self._folders, self._read_rights(os.path.dirname(folder))
         if (
             known
-            and seen  # else it is its turn
-            and not is_failing
-            and (seen.control, changed, rights) == (known.control, known.changed, known.rights)
-            and read_time(known.segment) == known.written
+            and not (is_turn or is_failing)
+            and (changed, read_time(known.segment), rights) == (known.changed, known.written, known.rights)
             and losses.is_confirmed(folder, known.event)
         ):
             self._quiet[folder] = known
             return None
-        control = read_time(f"{folder}/.hg")
         troubles, sent = _look_into(folder, work, losses, now)
         if changed is not None and sent is not None and not troubles:
             segment = os.path.join(store, SEGMENT.format(sent.segment))
             if (written := read_time(segment)) is not None:
-                self._quiet[folder] = _QuietStore(control, changed, sent.id, segment, written, rights)
+                self._quiet[folder] = _QuietStore(changed, sent.id, segment, written, rights)
         return troubles
 
     def _read_rights(self, folder: str) -> tuple[int, int] | None:

@@ -38,7 +38,7 @@ class SeenFolder(NamedTuple):
     def is_unchanged(self, folder: str) -> bool:
         """Return whether the folder, and its `.hg` if it is a repository, are as they were."""
         is_same = read_time(folder) == self.changed
-        return is_same and self.control in (None, read_time(f"{folder}/.hg"))
+        return is_same and self.control in (None, read_time(os.path.join(folder, ".hg")))
 
 
 def find_repositories(
