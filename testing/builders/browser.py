@@ -12,12 +12,15 @@ from selenium import webdriver
 
 from testing.services.process import needed
 
+# What Debian's script of that name starts as its child: chromedriver would end the script alone.
+PROGRAM = "/usr/lib/chromium/chromium-headless-shell"
+
 
 @contextmanager
 def open_browser(*arguments: str) -> Iterator[webdriver.Chrome]:
     """Have a browser with these arguments, which keeps all that it complains of; it ends with the block."""
     options = webdriver.ChromeOptions()
-    options.binary_location = needed("chromium-headless-shell", "chromium-headless-shell")
+    options.binary_location = needed(PROGRAM, "chromium-headless-shell")
     for argument in ("no-sandbox", "disable-gpu", "disable-dev-shm-usage", *arguments):
         options.add_argument(f"--{argument}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
