@@ -3,14 +3,14 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from hgext.vcsreplicator.cli import handover
-from hgext.vcsreplicator.log import EVENTS, SERVICES, Log, NewRecord, topics
+from hgext.vcsreplicator.log import EVENTS, SERVICES, STATE, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror.jobs.promotion import HandedHgrc, Handover
 from hgext.vcsreplicator.relay.lacking import find_trouble
@@ -19,6 +19,7 @@ from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Refused
 from hgext.vcsreplicator.words.records import MASTER_KEY, MasterRecord, ServiceReport
 from hgext.vcsreplicator.words.shape import from_json, to_json
+from testing.builders.aggregator.states import state_of
 from testing.builders.master.pushing import RECORDED, UNRELAYED, Master, new_master, running_relay
 
 pytestmark = pytest.mark.processes
@@ -122,6 +123,21 @@ def test_a_master_is_not_taken_back_after_an_event_of_the_new_one(it: Installati
     with pytest.raises(Refused, match="hg://alpha is the master and has sent events: hand it over"):
         it.hand_over("--undo")
     assert read_master(it.log) == PROMOTED
+
+
+def test_a_master_is_not_taken_back_over_the_events_of_one_between(it: Installation) -> None:
+    """The newest master has sent none, but the one before it has: no machine would accept pushes then."""
+    with running_relay(it.master.settings(), it.log):
+        it.master.create("one")
+    newest = it.master.outbox("one").newest()
+    assert newest is not None
+    state = replace(state_of(newest), seq=newest.seq + 1, source="hg://beta")
+    it.log.append([NewRecord(topic=STATE, key=state.repository, value=to_json(state))])
+    last = replace(PROMOTED, replaces=("hg://beta", "hg://master"))
+    it.promote_another(last)
+    with pytest.raises(Refused, match="one: event 1 is here, and hg://beta sent event 2 of it: hand over the newest"):
+        it.hand_over("--undo")
+    assert read_master(it.log) == last
 
 
 def test_a_master_is_not_taken_back_while_the_new_relay_reports(it: Installation) -> None:

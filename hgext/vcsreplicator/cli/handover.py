@@ -4,7 +4,7 @@
 import os
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import click
@@ -17,13 +17,13 @@ from ..hg.promoting import close_outbox, read_handed
 from ..hg.relaying import MasterRepositories
 from ..log import Log
 from ..log.ownership import name_owner
-from ..mirror.jobs.promotion import HandedRepository, Handover, find_rivals
+from ..mirror.jobs.promotion import HandedRepository, Handover, find_overtaken, find_rivals
 from ..outbox.file import outbox_of
 from ..relay.mastership import HANDED_OVER, fork_of_former, is_other_master, read_master, take_back
 from ..relay.scan import find_repositories, may_hold_repositories
 from ..relay.settings import RelaySettings
 from ..status.follower import Follower
-from ..words.errors import Refused, ReplicationError, visible
+from ..words.errors import MalformedEvent, Refused, ReplicationError, visible
 from ..words.shape import to_json
 from .options import log_of, relay_of, with_config, with_wait
 
@@ -123,19 +123,27 @@ def _take_back(relay: RelaySettings, log: Log) -> int:
     Those that refuse them for another reason than a handover or a promotion still do.
     """
     known = read_master(log)
-    with closing(Follower(log)) as follower:
-        now = follower.present()
-        others = () if known is None else {known.source} - {relay.source}
-        if rivals := list(find_rivals(follower.picture, others, relay.source, now)):
-            raise Refused("\n".join(map(visible, rivals)))
-    folders = [folder for root in relay.roots for folder in find_repositories(root)]
-    sent: dict[int, int] = {}
-    for mark in (outbox_of(folder).sent() for folder in folders):
+    others = frozenset[str]() if known is None else {known.source, *known.replaces} - {relay.source}
+    boxes = [outbox_of(folder) for root in relay.roots for folder in find_repositories(root)]
+    here, sent = dict[str, int](), dict[int, int]()
+    for box in boxes:
+        with suppress(MalformedEvent, TornRecord):  # `check` names what is damaged
+            if (newest := box.newest()) is not None:
+                here[newest.repository] = newest.seq
+        mark = box.sent()
         if mark is not None and mark.partition is not None and mark.offset is not None:
             sent[mark.partition] = max(mark.offset, sent.get(mark.partition, -1))
+    with closing(Follower(log)) as follower:
+        now, picture = follower.present(), follower.picture
+    problems = [
+        *find_rivals(picture, others, relay.source, now),
+        *find_overtaken(picture.states.values(), here, others),
+    ]
+    if problems:
+        raise Refused("\n".join(map(visible, problems[:NAMED])))
     take_back(log, relay.source, sent)
     count = 0
-    for box in map(outbox_of, folders):
+    for box in boxes:
         with box.sending(wait=True):
             fork = box.fork()
             if fork is not None and is_other_master(fork):

@@ -14,6 +14,7 @@ from hgext.vcsreplicator.mirror.jobs.promotion import (
     find_differing,
     find_former,
     find_lacks,
+    find_overtaken,
     find_rivals,
     list_generations,
 )
@@ -67,6 +68,19 @@ def test_no_mirror_is_promoted_while_the_relay_of_a_former_master_reports() -> N
     [problem] = find_rivals(picture, find_former(picture, None), "hg://alpha", 130.0)
     assert problem.startswith("the relay of hg://old reported 30 s ago: stop it")
     assert list(find_rivals(picture, find_former(picture, None), "hg://alpha", 161.0)) == []
+
+
+def test_no_master_takes_back_what_another_one_has_gone_on_with() -> None:
+    """It would be the master by the log, and refuse pushes, as all later ones then do."""
+    gone = replace(STATE, repository="d" * 32, path="gone", deleted=True)
+    new, own = replace(STATE, repository="e" * 32, path="new"), replace(STATE, repository="f" * 32, source="hg://own")
+    states = [gone, STATE, own, new]
+    assert list(find_overtaken(states, {"a" * 32: 3, "e" * 32: 3}, {"hg://old"})) == []
+    assert list(find_overtaken(states, {"a" * 32: 2, "d" * 32: 2}, {"hg://old"})) == [
+        f"{path}: {have}, and hg://old sent event 3 of it: hand over the newest master, and promote a mirror of it"
+        for path, have in (("gone", "event 2 is here"), ("new", "it is not here"), ("x", "event 2 is here"))
+    ]
+    assert list(find_overtaken(states, {}, {"hg://other"})) == []
 
 
 @pytest.mark.parametrize("source", ["hg://first", "hg://second", "hg://old", "hg://quiet"])

@@ -58,6 +58,23 @@ def find_rivals(picture: Picture, former: Collection[str], source: str, now: flo
             yield f"the relay of {each} reported {silence:.0f} s ago: stop it, or its machine, and wait {SILENT:.0f} s"
 
 
+def find_overtaken(
+    states: Collection[RepositoryState], here: Mapping[str, int], others: Collection[str]
+) -> Iterator[str]:
+    """Say which repositories other masters have gone on with, so that a former master cannot; `here` has its newest events.
+
+    A repository that is gone on both sides is none of them.
+    """
+    for state in sorted(states, key=lambda state: state.path):
+        newest = here.get(state.repository)
+        if state.source in others and (not state.deleted if newest is None else newest < state.seq):
+            have = "it is not here" if newest is None else f"event {newest} is here"
+            yield (
+                f"{state.path}: {have}, and {state.source} sent event {state.seq} of it: "
+                "hand over the newest master, and promote a mirror of it"
+            )
+
+
 def find_lacks(
     picture: Picture,
     settings: MirrorSettings,
