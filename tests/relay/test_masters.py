@@ -10,11 +10,13 @@ import pytest
 
 from hgext.vcsreplicator.log import EVENTS, SERVICES, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.outbox.file import Fork
 from hgext.vcsreplicator.relay.lacking import find_trouble
+from hgext.vcsreplicator.relay.mastership import HANDED_OVER
 from hgext.vcsreplicator.words.records import MASTER_KEY, MasterRecord
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.log.memorylog import MemoryLog
-from testing.builders.master.pushing import Master, events, new_master, running_relay, short_folder
+from testing.builders.master.pushing import RECORDED, Master, events, new_master, running_relay, short_folder
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
@@ -57,9 +59,9 @@ def test_relays_of_two_masters_keep_order_and_send_again_what_was_lost(
     assert [len(chain) for chain in sent.values()] == [3, 3]
 
 
-def promote_another(log: Log) -> None:
+def promote_another(log: Log, source: str = "hg://alpha", former: str = "hg://master") -> None:
     """What `vcsreplicator promote` on a mirror leaves in the log."""
-    record = MasterRecord(source="hg://alpha", mirror="alpha", replaces=("hg://master",), time=1.0)
+    record = MasterRecord(source=source, mirror="alpha", replaces=(former,), time=1.0)
     log.append([NewRecord(topic=SERVICES, key=MASTER_KEY, value=to_json(record))])
 
 
@@ -85,6 +87,24 @@ def test_a_former_master_refuses_pushes_once_its_relay_reads_of_the_promotion() 
         assert trouble is not None
         assert "save what was not sent: vcsreplicator demote" in trouble.text
     assert [len(chain) for chain in events(log).values()] == [1]
+
+
+def test_a_master_accepts_pushes_again_once_the_log_says_that_it_goes_on() -> None:
+    """An undo of its promotion was recorded for an instant, and refused because this master had sent an event."""
+    log = MemoryLog()
+    log.create(topics())
+    with new_master("acknowledge-timeout = 60") as master, running_relay(master.settings(), log):
+        for name in ("one", "two"):
+            master.create(name)
+        promote_another(log)
+        eventually(lambda: all(master.outbox(name).fork() is not None for name in ("one", "two")))
+        handed = Fork(reason=HANDED_OVER)
+        master.outbox("two").set_fork(handed)
+        promote_another(log, "hg://master", "hg://alpha")
+        eventually(lambda: master.outbox("one").fork() is None)
+        master.commit("one", "a")
+        assert RECORDED in master.push("one")
+        assert master.outbox("two").fork() == handed, "an operator hands it over"
 
 
 def test_a_push_that_sends_itself_finds_that_another_master_was_promoted(tmp_path: Path) -> None:

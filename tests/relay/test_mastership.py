@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Of several promotions, one wins."""
 
+from dataclasses import replace
+
 import pytest
 
 from hgext.vcsreplicator.log import EVENTS, SERVICES, Log, NewRecord, topics
 from hgext.vcsreplicator.relay import mastership
-from hgext.vcsreplicator.relay.mastership import IS_MASTER, claim, fork_of_former, read_master, take_back
+from hgext.vcsreplicator.relay.mastership import IS_MASTER, claim, fork_of_former, has_ended, read_master, take_back
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Refused
 from hgext.vcsreplicator.words.records import MASTER_KEY, MasterRecord
@@ -85,6 +87,15 @@ def test_events_of_the_new_master_up_to_the_newest_of_the_old_one_are_no_obstacl
     known = read_master(log)
     assert known is not None
     assert (known.source, known.replaces) == ("hg://old", ("hg://alpha",))
+
+
+def test_a_fork_of_a_promotion_that_a_restored_log_has_lost_stays() -> None:
+    """Its newest promotion is the older one, of the master that was replaced."""
+    fork = fork_of_former(replace(ALPHA, source="hg://beta", replaces=("hg://alpha", "hg://old")), "hg://alpha")
+    assert fork is not None
+    assert not has_ended(fork, ALPHA, "hg://alpha")
+    assert not has_ended(fork, None, "hg://alpha")
+    assert has_ended(fork, replace(ALPHA, replaces=("hg://beta", "hg://old")), "hg://alpha")
 
 
 def test_a_pusher_reads_no_control_character_of_a_false_master() -> None:

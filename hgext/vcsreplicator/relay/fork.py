@@ -19,7 +19,7 @@ from ..words.errors import BadConfig, MalformedEvent, NotAuthorized, Replication
 from ..words.event import Event, Type
 from ..words.records import AGGREGATOR, MASTER_KEY, MasterRecord, RepositoryState
 from ..words.shape import from_json, try_json
-from .mastership import fork_of_former
+from .mastership import fork_of_former, has_ended
 from .partitions import LoggedOutage
 
 logger = structlog.get_logger()
@@ -97,6 +97,10 @@ class StateWatch:
         None while it is the master, as far as read.
         """
         return fork_of_former(self._promotion, source)
+
+    def has_ended(self, fork: Fork, source: str) -> bool:
+        """Return whether a promotion caused this fork, and this master goes on since, as far as read."""
+        return has_ended(fork, self._promotion, source)
 
     def state(self, repository: str) -> RepositoryState | None:
         """Return the aggregator's last state of a repository, as far as read."""

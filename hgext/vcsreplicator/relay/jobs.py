@@ -130,13 +130,16 @@ class RepositoryJobs:
     def _is_forked(self, folder: str, box: Outbox) -> bool:
         """Return whether nothing of this outbox may be sent.
 
-        Marks a new fork, so that the repository refuses pushes.
+        Marks a new fork, so that the repository refuses pushes, until the master goes on that a promotion had replaced.
         """
         fork = self._watch.fork(box) or self._watch.successor(self._sender.source)
         fork = fork or fork_behind(box) or self._find_other(folder, box)
-        if box.fork() is not None:
+        marked = box.fork()
+        if marked is not None and not self._watch.has_ended(marked, self._sender.source):
             return True
         if fork is None:
+            if marked is not None:
+                box.set_fork(None)
             return False
         FORKS.inc()
         newest = box.newest()

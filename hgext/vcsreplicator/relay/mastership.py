@@ -38,7 +38,19 @@ def fork_of_former(newest: MasterRecord | None, source: str) -> Fork | None:
     """
     if newest is None or source not in newest.replaces:
         return None
-    return Fork(reason=f"{visible(newest.source[:SHOWN])}{IS_MASTER}")
+    return _fork_from(newest.source)
+
+
+def has_ended(fork: Fork, newest: MasterRecord | None, source: str) -> bool:
+    """Return whether the master that a fork names was itself replaced since, by the master of this source.
+
+    That another promotion is the newest is not enough: a log that was restored may have lost the one that the fork names.
+    """
+    return newest is not None and newest.source == source and any(fork == _fork_from(each) for each in newest.replaces)
+
+
+def _fork_from(source: str) -> Fork:
+    return Fork(reason=f"{visible(source[:SHOWN])}{IS_MASTER}")
 
 
 def is_other_master(fork: Fork) -> bool:

@@ -194,12 +194,14 @@ def _look_into(folder: str, work: Work, losses: LossWatch, now: float) -> tuple[
         if any(name.startswith("outbox.") and name.endswith((".log", ".sent", ".fork")) for name in names):
             box = outbox_of(folder)
             sent = box.sent()
-            if is_due := not (sent and losses.is_confirmed(folder, sent.id) and box.ends_at(sent)):
+            is_forked = "outbox.fork" in names  # perhaps no longer
+            is_due = is_forked or not (sent and losses.is_confirmed(folder, sent.id) and box.ends_at(sent))
+            if is_due:
                 work.add(folder, Job.SEND)
             if sent and not is_due and "journal" not in names:
                 newest = sent
             # What is sent may be damaged, and then no event can follow.
-            if is_due or failure is not None or "outbox.fork" in names or box.is_torn():
+            if is_due or failure is not None or box.is_torn():
                 found.insert(0, _find_waiting(folder, box, failure, now))
         elif abs(now - os.stat(os.path.join(folder, ".hg", "requires")).st_mtime) > ANNOUNCE_AFTER:
             work.add(folder, Job.ANNOUNCE)
