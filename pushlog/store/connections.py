@@ -28,7 +28,7 @@ def open_for_writing(
     whole or not at all; a power cut may undo one, which the file has. "OFF" becomes "NORMAL" where everything was synced before,
     so that what `boot` notes is on disk before anything is written that a power cut may lose.
     """
-    _refuse_foreign_journal(path)
+    _refuse_foreign_files(path)
     is_new = not os.path.exists(path)
     connection = sqlite3.connect(path, timeout=timeout_ms / 1000, isolation_level=None, check_same_thread=False)
     try:
@@ -115,11 +115,14 @@ def has_table(connection: sqlite3.Connection, name: str) -> bool:
     return connection.execute(statements.HAS_TABLE, (name,)).fetchone() is not None
 
 
-def _refuse_foreign_journal(path: str) -> None:
-    """Raise `sqlite3.OperationalError` for a journal that names another file.
+def _refuse_foreign_files(path: str) -> None:
+    """Raise `sqlite3.OperationalError` for a link, and for a journal that names another file.
 
-    SQLite would remove that file with the rights of this user. An account that may write the repository can put one there.
+    SQLite would write to another database, or remove that file, with the rights of this user. An account that may write the
+    repository can put either there.
     """
+    if os.path.islink(path):
+        raise sqlite3.OperationalError(f"{os.path.basename(path)} is a link; replace it by its file")
     with contextlib.suppress(FileNotFoundError), open(f"{path}-journal", "rb", opener=open_regular) as journal:
         journal.seek(max(0, journal.seek(0, os.SEEK_END) - len(_MAGIC)))
         if journal.read() == _MAGIC:

@@ -47,6 +47,7 @@ def open_to_copy(file: Path) -> None:
     copy_database(str(file), f"{file}.copy")
 
 
+@pytest.mark.parametrize("name", ["it.db", "link.db"])
 @pytest.mark.parametrize(
     "opens",
     [
@@ -59,12 +60,14 @@ def open_to_copy(file: Path) -> None:
     ids=["log", "copy", "restore", "notifier", "notes"],
 )
 def test_no_process_removes_a_file_that_a_foreign_journal_names(
-    tmp_path: Path, opens: Callable[[Path], object]
+    tmp_path: Path, opens: Callable[[Path], object], name: str
 ) -> None:
     with closing(sqlite3.connect(tmp_path / "it.db")) as database:
         database.execute("CREATE TABLE one (a)")
-    (tmp_path / "precious").touch()
+    # SQLite takes an empty file for a missing one.
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "link.db").symlink_to(tmp_path / "it.db")
     write_foreign_journal(tmp_path / "it.db", tmp_path / "precious")
     with pytest.raises(BadConfig, match="-journal: names another file, which SQLite would remove"):
-        opens(tmp_path / "it.db")
+        opens(tmp_path / name)
     assert (tmp_path / "precious").exists()

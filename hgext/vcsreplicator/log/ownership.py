@@ -102,7 +102,8 @@ def refuse_foreign_journal(database: str | Path) -> None:
 
     SQLite would remove that file with the rights of this process, and the owner of the folder may be another user. Raises OSError.
     """
-    journal = f"{database}-journal"
+    # SQLite follows a link to the database, and looks for the journal there.
+    journal = f"{os.path.realpath(database)}-journal"
     with contextlib.suppress(FileNotFoundError):
         opened = os.open(journal, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:

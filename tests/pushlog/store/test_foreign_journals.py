@@ -15,7 +15,8 @@ from testing.journals import write_foreign_journal
 def database(tmp_path: Path) -> Path:
     with contextlib.closing(connections.open_for_writing(str(tmp_path / "pushlog2.db"), timeout_ms=100)) as connection:
         connection.execute("COMMIT")
-    (tmp_path / "precious").touch()
+    # SQLite takes an empty file for a missing one.
+    (tmp_path / "precious").write_text("precious")
     write_foreign_journal(tmp_path / "pushlog2.db", tmp_path / "precious")
     return tmp_path / "pushlog2.db"
 
@@ -29,6 +30,15 @@ def test_a_reader_removes_no_file_that_a_journal_names(database: Path) -> None:
 def test_a_writer_removes_no_file_that_a_journal_names(database: Path) -> None:
     with pytest.raises(sqlite3.OperationalError, match="-journal names another file; remove the journal"):
         connections.open_for_writing(str(database), timeout_ms=100).close()
+    assert (database.parent / "precious").exists()
+
+
+def test_a_writer_follows_no_link_to_a_database_and_its_journal(database: Path) -> None:
+    (database.parent / "repository").mkdir()
+    link = database.parent / "repository" / "pushlog2.db"
+    link.symlink_to(database)
+    with pytest.raises(sqlite3.OperationalError, match=r"pushlog2\.db is a link; replace it by its file"):
+        connections.open_for_writing(str(link), timeout_ms=100).close()
     assert (database.parent / "precious").exists()
 
 
