@@ -27,6 +27,9 @@ WITHOUT_LOG = ("poll", "work", "guardian", "listen", "insecure")
 # Sections and keys at the top of the file.
 SECTIONS = ("log", "blobs", "relay", "mirror", "public", "notifier", "edge", "dashboard", *WITHOUT_LOG, *OPTIONAL)
 
+# Keys that are no more, and what to write instead.
+REPLACED = {"verify.pace": "share, the part of its time for which a worker compares, such as 0.1"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
@@ -66,10 +69,11 @@ class Config:
         keys = {name.replace("-", "_"): value for name, value in found.items()}
         known = {field.name for field in dataclasses.fields(cast(Any, kind))} - ({"name"} & given.keys())
         for key in sorted(keys.keys() - known):
+            shown = key[:60].replace("_", "-")
+            if instead := REPLACED.get(f"{address[0]}.{shown}"):
+                raise BadConfig(f"{self.file}: {where}: {shown} is no key any more; write {instead}")
             expected = shape.nearest(key, known).replace("_", "-")
-            raise BadConfig(
-                f"{self.file}: {where}: unknown key {key[:60].replace('_', '-')!r}, expected one of {expected}"
-            )
+            raise BadConfig(f"{self.file}: {where}: unknown key {shown!r}, expected one of {expected}")
         table = {**given, **keys}
         try:
             return shape.read(kind, table, where)

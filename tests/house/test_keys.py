@@ -220,7 +220,7 @@ ALL_SECTIONS = (
     *(Backoff, Patience, Subscription),
 )
 # Numbers with a fraction that have no unit.
-RATIOS = {"factor", "jitter"}
+RATIOS = {"factor", "jitter", "share", "check_share"}
 
 
 @pytest.mark.parametrize("section", ALL_SECTIONS, ids=lambda kind: kind.__name__)

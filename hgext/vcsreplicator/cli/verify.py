@@ -42,7 +42,7 @@ STYLES = {ComparisonOutcome.EQUAL: "green", ComparisonOutcome.BEHIND: "yellow", 
     shell_complete=complete_repository,
 )
 @click.option("--deep", is_flag=True, help="Read the contents of all files on the mirror too, and check their hashes.")
-@click.option("--continuous", is_flag=True, help="Compare repeatedly, at a low rate ([verify] pace, rest).")
+@click.option("--continuous", is_flag=True, help="Compare repeatedly, at a low rate ([verify] share, rest).")
 @click.option(
     "--patience", type=Number(0, DAY), metavar="SECONDS", help="How long a mirror may take to catch up.  [default: 60]"
 )
@@ -85,7 +85,7 @@ def command(
             sys.exit(_compare_continuously(config, mirrors, log, options))
         wanted = tuple(path.strip("/") for path in paths)
         with metered(log) as shown:
-            sys.exit(_compare_once(mirrors, shown, replace(options, pace=0.0), wanted, as_json=as_json))
+            sys.exit(_compare_once(mirrors, shown, replace(options, share=1.0), wanted, as_json=as_json))
 
 
 def _local_mirrors(config: Config) -> list[str]:

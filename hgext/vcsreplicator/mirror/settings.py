@@ -41,7 +41,8 @@ class MirrorSettings:
     beat_interval: Seconds = 5.0
     retry_first: Seconds = 0.5
     retry_longest: Seconds = 60.0
-    check_interval: Seconds = 60.0
+    check_interval: Seconds = 3600.0
+    check_share: float = 0.1
     backup: bool = False
     lock: bool = False
     keep_deleted_days: Days = 7.0
@@ -61,6 +62,7 @@ class MirrorSettings:
         within(self, open_repositories=many, recycle_after=many)
         within(self, buffer_bytes=size, repository_buffer_bytes=size, batch_events=many, batch_bytes=size)
         within(self, slow_after=seconds, hung_after=seconds, beat_interval=seconds, check_interval=(0, 31 * DAY))
+        within(self, check_share=(0.001, 1))
         within(self, retry_first=seconds, retry_longest=seconds, master_timeout=seconds, keep_deleted_days=(0, 36_500))
 
     @property

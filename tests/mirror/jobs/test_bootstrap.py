@@ -84,7 +84,7 @@ def repositories(bench: Bench, count: int) -> list[Author]:
 
 def outcomes(bench: Bench) -> set[ComparisonOutcome]:
     reported: list[Verdict] = []
-    options = VerifySettings(pace=0.0, patience=PATIENCE, again=0.1)
+    options = VerifySettings(share=1.0, patience=PATIENCE, again=0.1)
     compare(bench.settings(), bench.log, options, report=reported.append, stop=threading.Event())
     return {verdict.outcome for verdict in reported}
 

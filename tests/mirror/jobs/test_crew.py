@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The order in which a crew does its jobs: workers that answer at once, a clock moved by hand."""
 
+import itertools
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -47,3 +48,27 @@ def test_a_job_that_goes_on_at_once_does_not_wait_for_later_ones(
     settings = MirrorSettings(name="alpha", root="/repos")
     crew.work(settings, ["a", "b"], make_task=str, decide=decide, stop=threading.Event(), clock=clock)
     assert done == ["a", "a", "b", "b"]
+
+
+@pytest.mark.parametrize(("share", "apart"), [(0.1, 10.0), (0.5, 2.0), (1.0, 1.0)])
+def test_a_worker_works_for_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch, share: float, apart: float) -> None:
+    monkeypatch.setattr(crew, "WorkerPool", Pool)
+    monkeypatch.setattr(crew, "TURN", 0.0001)
+    clock, began = HandClock(), list[float]()
+
+    def note_start(job: str) -> str:
+        began.append(clock.monotonic())
+        return job
+
+    settings = MirrorSettings(name="alpha", root="/repos", heavy_workers=1)
+    crew.work(
+        settings,
+        ["a", "b", "c"],
+        make_task=note_start,
+        decide=lambda _job, _answer: None,
+        stop=threading.Event(),
+        clock=clock,
+        share=share,
+        each_turn=lambda: clock.advance(1.0),  # what a task takes
+    )
+    assert [later - earlier for earlier, later in itertools.pairwise(began)] == [apart, apart]

@@ -30,7 +30,7 @@ from testing.warm import warm_starts
 
 pytestmark = pytest.mark.processes
 
-QUICK = VerifySettings(pace=0.0, patience=0.3, again=0.05)
+QUICK = VerifySettings(share=1.0, patience=0.3, again=0.05)
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def test_pushes_meanwhile_raise_no_alarm(bench: Bench, rounds: int) -> None:
         pushing.start()
         try:
             for _ in range(rounds):
-                options = VerifySettings(pace=0.0, patience=20.0, again=0.0)
+                options = VerifySettings(share=1.0, patience=20.0, again=0.0)
                 compare(bench.settings(), bench.log, options, report=reported.append, stop=threading.Event())
         finally:
             over.set()

@@ -30,8 +30,8 @@ def begun(bench: Bench, kind: type[Any]) -> list[Any]:
     return [worker.busy for worker in bench.pool.workers if isinstance(worker.busy, kind)]
 
 
-def check_every(bench: Bench, seconds: float) -> None:
-    bench.settings = replace(bench.settings, check_interval=seconds)
+def check_every(bench: Bench, seconds: float, *, share: float = 1.0) -> None:
+    bench.settings = replace(bench.settings, check_interval=seconds, check_share=share)
     bench.start({0: 0})
     bench.pool.limits[Lane.CHECK] = 1
 
@@ -167,15 +167,58 @@ def test_a_copy_that_cannot_be_removed_stays_and_holds_up_no_other(
     assert line["reasons"] == kept
 
 
-def test_repositories_are_read_through_one_in_an_interval(bench: Bench) -> None:
-    check_every(bench, 60.0)
+def answer_check(bench: Bench) -> str:
+    """Answer the reading that is under way, and return its repository."""
+    [worker] = [each for each in bench.pool.workers if isinstance(each.busy, Check)]
+    repository: str = worker.busy.repository
+    bench.mirror.receive(Answered(worker=worker, answer=Checked(repository=repository, problem=None)))
+    return repository
+
+
+def test_repositories_are_read_through_for_a_share_of_the_time(bench: Bench) -> None:
+    check_every(bench, 1.0, share=0.1)
     bench.pool.limits[Lane.CHECK] = 9
     for name in "abc":
         apply(bench, Chain(name).next())
-    bench.passes(70)
+    bench.passes(1)
+    bench.passes(20)  # what it takes
+    answer_check(bench)
+    bench.passes(179)
+    assert begun(bench, Check) == []
+    bench.passes(1)
     assert len(begun(bench, Check)) == 1
-    bench.passes(60)
-    assert len(begun(bench, Check)) == 2
+
+
+def test_a_worker_that_died_of_a_reading_rests_for_it_too(bench: Bench) -> None:
+    check_every(bench, 1.0, share=0.1)
+    bench.pool.limits[Lane.CHECK] = 9
+    for name in "abc":
+        apply(bench, Chain(name).next())
+    bench.passes(11)
+    [worker] = [each for each in bench.pool.workers if isinstance(each.busy, Check)]
+    bench.mirror.receive(Answered(worker=worker, answer=None))
+    bench.passes(89)
+    assert begun(bench, Check) == []
+    bench.passes(1)
+    assert len(begun(bench, Check)) == 1
+
+
+def test_all_repositories_are_read_through_once_in_an_interval(bench: Bench) -> None:
+    check_every(bench, 100.0)
+    bench.pool.limits[Lane.CHECK] = 9
+    events = [Chain(name).next() for name in "abc"]
+    for event in events:
+        apply(bench, event)
+    bench.passes(5)
+    read = []
+    for _ in events:
+        read.append(answer_check(bench))
+        bench.passes(1)
+    assert sorted(read) == sorted(event.repository for event in events)
+    bench.passes(95)
+    assert begun(bench, Check) == []
+    bench.passes(2)
+    assert len(begun(bench, Check)) == 1
 
 
 def test_a_detached_repository_is_not_read_through_and_keeps_its_reason(bench: Bench) -> None:

@@ -748,7 +748,7 @@ def test_a_level_that_went_down_while_the_mirror_runs_is_acked(bench: Bench) -> 
 
 
 def test_a_store_restored_without_an_event_is_found_by_reading(bench: Bench) -> None:
-    bench.settings = replace(bench.settings, check_interval=1.0)
+    bench.settings = replace(bench.settings, check_interval=1.0, check_share=1.0)
     bench.start({0: 0})
     bench.pool.limits[Lane.CHECK] = 1
     events = Chain("r").take(4)
@@ -858,7 +858,7 @@ def test_a_level_that_a_check_read_counts_only_if_it_is_lower(bench: Bench, whos
 def test_a_repository_that_changed_while_read_waits_for_the_others(
     bench: Bench,
 ) -> None:
-    bench.settings = replace(bench.settings, check_interval=1.0)
+    bench.settings = replace(bench.settings, check_interval=1.0, check_share=1.0)
     bench.start({0: 0})
     bench.pool.limits[Lane.CHECK] = 1
     *others, busy = [Chain(f"r{number}").next() for number in range(4)]
@@ -884,7 +884,7 @@ def test_a_repository_that_changed_while_read_waits_for_the_others(
 
 
 def test_reading_a_large_repository_through_holds_up_no_repair(bench: Bench) -> None:
-    bench.settings = replace(bench.settings, check_interval=1.0)
+    bench.settings = replace(bench.settings, check_interval=1.0, check_share=1.0)
     bench.start({0: 0})
     bench.pool.limits.update({Lane.CHECK: 1, Lane.REPAIR: 1})
     [event] = Chain("large").take(1)

@@ -59,14 +59,14 @@ class VerifySettings:
     """The section [verify]. Times are seconds; docs/install.md explains each key."""
 
     workers: int = 1
-    pace: Seconds = 1.0
+    share: float = 0.1
     rest: Seconds = 3600.0
     patience: Seconds = 60.0
     again: Seconds = 1.0
     deep: bool = False
 
     def __post_init__(self) -> None:
-        within(self, workers=(1, 100), pace=(0, DAY), rest=(0, 31 * DAY), patience=(0, DAY), again=(0, DAY))
+        within(self, workers=(1, 100), share=(0.001, 1), rest=(0, 31 * DAY), patience=(0, DAY), again=(0, DAY))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,7 @@ def compare(
             decide=comparing.decide,
             stop=stop,
             clock=clock,
-            pace=options.pace,
+            share=options.share,
             each_turn=lambda: show(comparing.done, len(jobs)),
         )
         return Round(left_out=left_out, undone=len(jobs) - comparing.done)

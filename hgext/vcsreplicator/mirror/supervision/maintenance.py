@@ -4,6 +4,9 @@
 It is reading repositories through, removing old set-aside copies, and filling caches.
 """
 
+import math
+import random
+
 import structlog
 
 from ...words.clock import DAY
@@ -37,7 +40,9 @@ class Maintenance:
         self._unchecked: list[str] = []
         self._undecided: set[str] = set()
         self._sweep_at = self._clock.monotonic() + self._settings.beat_interval
-        self._check_at = self._clock.monotonic() + self._settings.check_interval
+        # When the next repository may be read through, and when the next round of all of them may begin.
+        begin = min(self._settings.beat_interval, self._settings.check_interval)
+        self._check_at = self._round_at = self._clock.monotonic() + begin
 
     def mark_cold(self, following: Following, *, relock: bool = False) -> None:
         """Let the repository's caches be filled soon, when all workers are idle.
@@ -96,6 +101,10 @@ class Maintenance:
         if self._settings.check_interval and now >= self._check_at:
             self._check_next(now)
 
+    def rest_after_check(self, took: float) -> None:
+        """Let the worker rest that read a repository through, or died of it, for `took` seconds."""
+        self._check_at = self._clock.monotonic() + took * (1.0 / self._settings.check_share - 1.0)
+
     def take_swept(self, swept: Sweep) -> None:
         """Log why old copies are still there, if any are."""
         if swept.kept:
@@ -122,10 +131,11 @@ class Maintenance:
         worker = self._pool.idle(Lane.CHECK)
         if worker is None:
             return
-        self._check_at = now + self._settings.check_interval
-        if not self._unchecked:
+        if not self._unchecked and now >= self._round_at:
+            self._round_at = now + self._settings.check_interval
             self._undecided.clear()
             self._unchecked = [following.id for following in self._table if following.disk.folder is not None]
+            random.shuffle(self._unchecked)  # restarts in the middle of rounds must not spare the same ones each time
         following = self._table.get(self._unchecked.pop()) if self._unchecked else None
         if following is not None and following.disk.folder is not None and following.phase is Phase.STREAM:
             task = Check(
@@ -134,4 +144,5 @@ class Maintenance:
                 seq=following.level,
                 serving=following.disk.serving,
             )
+            self._check_at = math.inf  # until it ends
             self._pool.give(worker, task, self._clock.monotonic())

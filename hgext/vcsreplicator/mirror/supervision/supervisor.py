@@ -25,7 +25,7 @@ from ..notes import Notes
 from ..pool import Answered, WorkerPool
 from ..settings import MirrorSettings
 from ..sources import ExpiredPosition, ReadRecords, SkippedRecords, Source, SourceReport
-from ..task import Checked, Sweep
+from ..task import Check, Checked, Sweep
 from ..writer import AckWriter, Ends
 from .catchup import CatchUpReaders
 from .control import Control
@@ -168,8 +168,10 @@ class Supervisor:
         self._writer.close(2.0)
 
     def _take_answer(self, answered: Answered) -> None:
-        busy = answered.worker.busy
+        busy, since = answered.worker.busy, answered.worker.since
         self._pool.freed(answered)
+        if isinstance(busy, Check) and since is not None:
+            self.maintenance.rest_after_check(self._clock.monotonic() - since)
         if isinstance(answered.answer, Checked):
             self.maintenance.take_checked(answered.answer)
         elif isinstance(answered.answer, Sweep):
