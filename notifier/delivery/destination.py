@@ -157,10 +157,11 @@ class KeepingDestination(Protocol):
         notifier delivers to the destination. So nothing is owed twice.
         """
 
-    def carry_out(self, request: OperatorRequest) -> str:
+    def carry_out(self, request: OperatorRequest) -> str | None:
         """Change what is owed, or to whom, as an operator asks, and return the answer; twice is as once.
 
-        Returns once the log has the change. Raises Rejected if it can never be made, else Unavailable.
+        Returns once the log has the change. Returns None while what was asked goes on: the next call returns its answer, or
+        begins it anew after a kill. Raises Rejected if it can never be done, else Unavailable.
         """
 
     def secure(self, position: int) -> int:

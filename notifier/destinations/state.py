@@ -64,11 +64,19 @@ class Kind(enum.StrEnum):
     PAUSE_SUBSCRIPTION = "pause-subscription"
     RESUME_SUBSCRIPTION = "resume-subscription"
     REDELIVER = "redeliver"
+    TEST_SUBSCRIPTION = "test-subscription"
 
 
 # The kinds that concern what a webhook destination keeps.
 OF_WEBHOOKS = frozenset(
-    {Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.PAUSE_SUBSCRIPTION, Kind.RESUME_SUBSCRIPTION, Kind.REDELIVER}
+    {
+        Kind.SUBSCRIBE,
+        Kind.UNSUBSCRIBE,
+        Kind.PAUSE_SUBSCRIPTION,
+        Kind.RESUME_SUBSCRIPTION,
+        Kind.REDELIVER,
+        Kind.TEST_SUBSCRIPTION,
+    }
 )
 # The member of a request's argument that may hold secrets, in headers: no answered request has it.
 SUBSCRIPTION = "subscription"

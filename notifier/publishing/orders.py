@@ -275,7 +275,8 @@ class Orders:
             case kind if kind in OF_WEBHOOKS:
                 if self.keeper is None:
                     raise Rejected(f"{self.name} is no webhook: it has no subscriptions")
-                self._answer_request(request, self.keeper.carry_out(request))
+                if (answer := self.keeper.carry_out(request)) is not None:
+                    self._answer_request(request, answer)
             case _:
                 raise Rejected("no such kind of request; ask with the program of this version")
 

@@ -144,6 +144,8 @@ def test_webhooks_are_changed_from_a_machine_without_the_notifier(
     with Endpoint(lambda request: Reply(status=422)) as endpoint:
         assert say(elsewhere, "subscription", "add", "ci", endpoint.url) == "hooks: ci added\n"
         assert endpoint.url in say(elsewhere, "subscription", "list")
+        with pytest.raises(Refused, match=r"^hooks: failed: status 422 after \d\.\d+ s$"):
+            say(elsewhere, "subscription", "test", "ci")
         publish_pushes(log, "x", 1, 1)
         eventually(lambda: "1 exhausted" in say(elsewhere, "deliveries", "list"))
         assert say(elsewhere, "subscription", "pause", "ci") == "hooks: ci paused\n"

@@ -11,7 +11,17 @@ from ..words.errors import Refused, quote_value
 from ..words.secrecy import is_secret_header
 from ..words.shape import plain
 from .display import print_listing
-from .options import TEXT, complete_subscription, with_answer, with_config, with_json, with_last, with_webhook, with_yes
+from .options import (
+    TEXT,
+    complete_subscription,
+    with_answer,
+    with_config,
+    with_json,
+    with_last,
+    with_wait,
+    with_webhook,
+    with_yes,
+)
 from .requests import ask_notifier, find_webhook, open_deliveries, when
 
 if TYPE_CHECKING:
@@ -23,7 +33,7 @@ HIDDEN = "(its value is not shown)"
 
 @click.group()
 def command() -> None:
-    """Add, remove, pause and resume subscriptions to webhooks."""
+    """Add, test, remove, pause and resume subscriptions to webhooks."""
 
 
 @command.command("list")
@@ -134,6 +144,19 @@ def _make_subscription(
         )
     except ValueError as error:
         raise Refused(str(error)) from error
+
+
+@command.command()
+@click.argument("name", type=TEXT, shell_complete=complete_subscription)
+@with_wait(default=30.0, help="How long to wait for the answer of the endpoint.")
+@with_webhook
+@with_config
+def test(config: Config, destination: str | None, name: str, wait: float) -> None:
+    """Send an example to the endpoint now, and print its answer.
+
+    The notifier sends it as it sends messages, signed with the keys on its machine. Neither a pause nor the filter holds it back.
+    """
+    _ask(config, destination, "test-subscription", name, wait)
 
 
 @command.command()

@@ -183,17 +183,19 @@ def read_in_time(response: urllib3.BaseHTTPResponse, most: int) -> bytes:
     return content
 
 
-def finish(response: urllib3.BaseHTTPResponse) -> None:
-    """Read the rest of an answer, so that the connection can be used again.
+def finish(response: urllib3.BaseHTTPResponse, keep: int) -> bytes:
+    """Read the rest of an answer, so that the connection can be used again; return its first `keep` bytes.
 
-    A rest that is long or slow closes the connection instead.
+    A rest that is long or slow closes the connection instead, and what came of it is returned.
     """
+    kept, size = b"", 0
     try:
-        size = 0
         for chunk in response.stream(4096, decode_content=False):
+            kept += chunk[: keep - len(kept)]
             size += len(chunk)
             if size > ANSWER_BYTES:
                 response.close()
-                return
+                break
     except (urllib3.exceptions.HTTPError, OSError, ValueError):
         response.close()
+    return kept

@@ -47,7 +47,7 @@ def carry_out(request: OperatorRequest, deliveries: Deliveries, settings: Delive
     argument, who, subscriptions = request.members, request.who, deliveries.subscriptions
     if request.kind == Kind.REDELIVER:
         return _redeliver(argument, deliveries, who=who, now=now)
-    name = _read_text(argument, "name")
+    name = read_name(request)
     match request.kind:
         case Kind.SUBSCRIBE:
             try:
@@ -101,8 +101,9 @@ def _is_text(found: object) -> bool:
     return isinstance(found, str) and found == found.encode("utf-8", "replace").decode()
 
 
-def _read_text(argument: Mapping[str, Any], name: str) -> str:
-    found = argument.get(name)
+def read_name(request: OperatorRequest) -> str:
+    """Return the subscription that a request names; raises Rejected if it names none."""
+    found = request.members.get("name")
     if not isinstance(found, str) or not _is_text(found):
-        raise Rejected(f"the request has no {name}; ask with the program of this version")
+        raise Rejected("the request has no name; ask with the program of this version")
     return found

@@ -6,13 +6,14 @@ destination, delivers it (`dispatcher`).
 """
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import structlog
 from prometheus_client import Counter
 
 from hgext.vcsreplicator.log import Log
-from hgext.vcsreplicator.log.requests import OperatorRequest
+from hgext.vcsreplicator.log.requests import NOTHING, OperatorRequest
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, Fenced, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.records import ServiceTrouble
@@ -21,17 +22,23 @@ from ...delivery.destination import DeliveryOutcome, Destination, Write
 from ...delivery.rejects import judged
 from ...delivery.window import Delivery
 from ...messages.message import Message
-from .changes import carry_out
+from ..state import Kind
+from .changes import carry_out, read_name
 from .deliveries import Deliveries
 from .dispatcher import Dispatcher
+from .example import describe_test, make_example
 from .filter import FilteredMessage, FilterFailed
 from .records import WebhookRecords
+from .request import AttemptResult
 from .settings import DeliverySettings
 from .subscriptions import StoredSubscription
 
 FILTER_FAILED = Counter(
     "vcsreplicator_notifier_filter_failures", "Messages on which a filter failed", ["destination", "subscription"]
 )
+
+# Examples that may be under way at once: each takes a worker from the repeats.
+MOST_TESTS = 4
 
 logger = structlog.get_logger()
 
@@ -57,6 +64,7 @@ class Webhooks:
             self._deliveries.close()
             raise
         self._batch: list[Delivery] = []
+        self._tests: dict[int, Future[AttemptResult]] = {}
         self._recorded_filters: set[tuple[int, str | None]] = set()
         self._seen_change = -1
         self._subscriptions: list[StoredSubscription] = []
@@ -85,10 +93,30 @@ class Webhooks:
     def secure(self, position: int) -> int:
         return self._records.secure(position)
 
-    def carry_out(self, request: OperatorRequest) -> str:
+    def carry_out(self, request: OperatorRequest) -> str | None:
+        if request.kind == Kind.TEST_SUBSCRIPTION:
+            return self._test_subscription(request)
         result = carry_out(request, self._deliveries, self.settings, now=self.clock.now())
         self._records.record_changes()
         return result
+
+    def _test_subscription(self, request: OperatorRequest) -> str | None:
+        """Send an example to an endpoint, and return what it answered once it has.
+
+        A paused subscription is tested too. No delivery waits for the answer. It is kept until another test begins, so that no
+        endpoint gets an example each second while the log takes no results.
+        """
+        if (test := self._tests.get(request.id)) is not None:
+            return describe_test(test.result()) if test.done() else None
+        running = {number: each for number, each in self._tests.items() if not each.done()}
+        if len(running) < MOST_TESTS:
+            name = read_name(request)
+            wanted = [each.subscription for each in self._deliveries.subscriptions.all() if each.name == name]
+            if not wanted:
+                return f"{NOTHING}sent: there is no subscription {name!r}"
+            example = make_example(self.clock.now())
+            self._tests = {**running, request.id: self._dispatcher.try_endpoint(example, wanted[0])}
+        return None
 
     def find_troubles(self) -> Sequence[ServiceTrouble]:
         """Return which subscriptions are failing or paused.

@@ -12,7 +12,7 @@ import queue
 import random
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 
@@ -94,6 +94,13 @@ class Dispatcher(threading.Thread):
         """Take new rows; any thread may call it."""
         if items:
             self._inbox.put(items)
+
+    def try_endpoint(self, outgoing: DeliveryAttempt, subscription: Subscription) -> Future[AttemptResult]:
+        """Send this beside the deliveries, with a worker of the repeats; any thread may call it.
+
+        The result changes neither a row nor the health of the subscription. `stop` cancels what has not begun.
+        """
+        return self._pools[AttemptLane.REPEAT].submit(self._attempt_request, outgoing, subscription)
 
     def stop(self) -> None:
         """Stop; wait some seconds for what is under way. The next start continues."""
@@ -220,15 +227,19 @@ class Dispatcher(threading.Thread):
             self._pools[item.lane].submit(self._make_attempt, item, outgoing, subscription)
 
     def _make_attempt(self, item: WaitingDelivery, outgoing: DeliveryAttempt, subscription: Subscription) -> None:
+        self._inbox.put((item, self._attempt_request(replace(outgoing, attempt=item.attempt), subscription)))
+
+    def _attempt_request(self, outgoing: DeliveryAttempt, subscription: Subscription) -> AttemptResult:
+        begun = self.clock.monotonic()
         try:
             keys = read_keys(subscription.secrets)
-            answer = self.sender.send(replace(outgoing, attempt=item.attempt), subscription, keys, self.clock.now())
+            answer = self.sender.send(outgoing, subscription, keys, self.clock.now())
         except BadConfig as error:
             answer = AttemptResult(verdict=DeliveryVerdict.AGAIN, error=str(error))
         except Exception as error:  # a worker that dies would forget its delivery
             logger.exception("attempt failed")
             answer = AttemptResult(verdict=DeliveryVerdict.AGAIN, error=f"{type(error).__name__}: {error}"[:300])
-        self._inbox.put((item, answer))
+        return replace(answer, duration=self.clock.monotonic() - begun)
 
     def _take_in(self, deliveries: Deliveries, wait: float) -> None:
         """Take in new rows and results, waiting up to `wait` seconds for the first."""

@@ -12,7 +12,7 @@ import hmac
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -37,6 +37,9 @@ POOLS_KEPT = 50
 NOT_CONNECTED = (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError)
 
 
+# Bytes of an answer that are kept.
+ANSWER_KEPT = 4096
+
 # Characters of a signed notice: many servers take no header over 8 KB, and would refuse the message for it.
 SIGNED_HEADER = 8000
 
@@ -58,12 +61,18 @@ class DeliveryVerdict(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptResult:
-    """How an attempt ended; `wait` is what the endpoint asked for, in seconds."""
+    """How an attempt ended.
+
+    `wait` is what the endpoint asked for, and `duration` what the attempt took, in seconds. `answer` is how the body of the answer
+    begins: untrusted text.
+    """
 
     verdict: DeliveryVerdict
     status: int | None = None
     error: str | None = None
     wait: float = 0.0
+    duration: float = 0.0
+    answer: str = ""
 
 
 def signed_headers(outgoing: DeliveryAttempt, keys: Sequence[bytes], now: float) -> dict[str, str]:
@@ -156,8 +165,7 @@ class RequestSender:
                     continue
                 with watching(response):
                     answer = judge(response.status, response.headers, now)
-                    finish(response)
-                    return answer
+                    return replace(answer, answer=finish(response, ANSWER_KEPT).decode("utf-8", "replace"))
             raise OSError("no address")
         except Forbidden as error:  # a name may have another address the next time
             return AttemptResult(verdict=DeliveryVerdict.AGAIN, error=str(error))
