@@ -47,6 +47,13 @@ def open_to_copy(file: Path) -> None:
     copy_database(str(file), f"{file}.copy")
 
 
+def test_a_file_that_a_service_names_by_a_link_keeps_its_mode(tmp_path: Path) -> None:
+    (tmp_path / "passwd").touch(0o644)
+    (tmp_path / "log.db-wal").symlink_to("passwd")
+    ownership.close_to_others(tmp_path / "log.db-wal")
+    assert stat.S_IMODE((tmp_path / "passwd").stat().st_mode) == 0o644
+
+
 @pytest.mark.parametrize("name", ["it.db", "link.db"])
 @pytest.mark.parametrize(
     "opens",

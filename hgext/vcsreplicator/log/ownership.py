@@ -33,14 +33,18 @@ def give_to_owner(made: int, folder: str | Path) -> None:
 def close_to_others(*paths: str | Path) -> None:
     """Take files, such as those of an earlier release, from other users.
 
-    Only their owner can; others leave them as they are. The files are not opened, because closing one gives up SQLite's locks on
-    it.
+    Only their owner can; others leave them as they are. What a link names stays as it is: the user of a service may put one there,
+    and the process may be root's. The files are not opened for reading, because closing one gives up SQLite's locks on it.
     """
     for path in paths:
         with contextlib.suppress(OSError):
-            mode = stat.S_IMODE(os.stat(path).st_mode)
-            if mode & stat.S_IRWXO:
-                os.chmod(path, mode & ~stat.S_IRWXO)
+            place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                mode = os.fstat(place).st_mode
+                if stat.S_ISREG(mode) and mode & stat.S_IRWXO:
+                    os.chmod(f"/proc/self/fd/{place}", stat.S_IMODE(mode) & ~stat.S_IRWXO)
+            finally:
+                os.close(place)
 
 
 def make_file(path: str | Path, mode: int = 0o640) -> None:

@@ -627,6 +627,17 @@ def test_whoever_may_write_the_database_may_ring(tmp_path: Path) -> None:
         reader.close()
 
 
+def test_a_writer_removes_nothing_where_a_link_names_another_folder(tmp_path: Path) -> None:
+    with SqliteLog(tmp_path / "log.db", creates=True) as log:
+        log.create(TOPICS)
+        (tmp_path / "precious").mkdir()
+        (tmp_path / "precious" / "ffffffff").touch()
+        log.bells.rmdir()
+        log.bells.symlink_to("precious")
+        log.append([message(b"1")])
+    assert (tmp_path / "precious" / "ffffffff").exists()
+
+
 def test_a_log_that_root_makes_belongs_to_the_owner_of_its_folder(tmp_path: Path) -> None:
     """Services run as that user; an administrator often runs the first verb."""
     folder = tmp_path / "folder"

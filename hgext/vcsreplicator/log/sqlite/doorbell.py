@@ -93,11 +93,14 @@ def ring(folder: Path, topics: Iterable[int]) -> None:
 
 
 class _BellFolder:
-    """The folder of the bells, held open so that its own path may be of any length."""
+    """The folder of the bells, held open so that its own path may be of any length.
+
+    Raises OSError for a link, too: the user of a service may put one there, and root rings and removes bells.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def names(self) -> list[str]:
         return os.listdir(self._descriptor)
