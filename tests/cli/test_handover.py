@@ -70,6 +70,8 @@ def test_a_master_is_handed_over_once_the_log_has_all_of_its_events(it: Installa
     hgrc = master.root / "one" / ".hg" / "hgrc"
     hgrc.write_bytes(b"[hooks]\nx = \xff\n")
     hgrc.chmod(0o640)
+    foreign = master.root / "two" / ".hg" / "hgrc"
+    foreign.symlink_to("elsewhere")
     master.commit("one", "unsent")
     assert UNRELAYED in master.push("one")
     with pytest.raises(
@@ -83,7 +85,9 @@ def test_a_master_is_handed_over_once_the_log_has_all_of_its_events(it: Installa
         master.commit("one", "sent with the one before")
         master.push("one")
         for _ in range(2):
-            assert "2 repositories refuse pushes, and the log has all of their events" in it.hand_over()
+            printed = it.hand_over()
+            assert "2 repositories refuse pushes, and the log has all of their events" in printed
+            assert f"{foreign}: not handed over, because other users may have written it" in printed
     assert it.file.stat().st_mode & 0o077 == 0
     handed = from_json(Handover, it.file.read_bytes())
     assert {each.path: (each.fingerprint.seq, each.hgrc) for each in handed.repositories} == {

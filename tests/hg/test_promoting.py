@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The outbox with which a mirror's repository goes on as the master's."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,13 +9,45 @@ from pathlib import Path
 import pytest
 
 from hgext.vcsreplicator.hg import observe
-from hgext.vcsreplicator.hg.promoting import continue_outbox
+from hgext.vcsreplicator.hg.promoting import continue_outbox, read_hgrc
 from hgext.vcsreplicator.hg.relaying import MasterRepositories
 from hgext.vcsreplicator.mirror.checkpoint import Checkpoint, before_first
 from hgext.vcsreplicator.outbox.entry import NewestEvent
 from hgext.vcsreplicator.outbox.file import Outbox, outbox_of
 from hgext.vcsreplicator.words.errors import Refused
 from testing.builders.master.pushing import Master, new_master
+
+
+@pytest.fixture
+def hgrc(tmp_path: Path) -> Path:
+    """The hgrc of a repository, which this user alone may write."""
+    (tmp_path / ".hg").mkdir()
+    (tmp_path / ".hg" / "hgrc").write_text("[hooks]\nx.y = true\n")
+    (tmp_path / ".hg" / "hgrc").chmod(0o4640)
+    return tmp_path / ".hg" / "hgrc"
+
+
+def test_an_hgrc_is_handed_over_without_the_right_of_its_owner(hgrc: Path) -> None:
+    handed = read_hgrc(str(hgrc.parent.parent))
+    assert handed is not None
+    assert (handed.content, handed.mode) == ("[hooks]\nx.y = true\n", 0o640)
+
+
+@pytest.mark.parametrize("case", ["mode", "owner", "link"])
+def test_an_hgrc_that_others_may_have_written_is_not_handed_over(
+    hgrc: Path, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new master's services own all that is handed over, so that its hooks would run."""
+    if case == "mode":
+        hgrc.chmod(0o660)
+    elif case == "link":
+        hgrc.rename(hgrc.with_name("other"))
+        hgrc.symlink_to("other")
+    elif os.geteuid() == 0:
+        os.chown(hgrc, 12345, 12345)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert read_hgrc(str(hgrc.parent.parent)) is None
 
 
 @pytest.fixture

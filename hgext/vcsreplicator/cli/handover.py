@@ -98,6 +98,11 @@ def _read_all(relay: RelaySettings, repositories: MasterRepositories) -> Iterato
     for root in relay.roots:
         for folder in find_repositories(root):
             fingerprint, hgrc = read_handed(repositories, folder)
+            if hgrc is None and os.path.lexists(path := os.path.join(folder, ".hg", "hgrc")):
+                click.echo(
+                    f"{visible(path)}: not handed over, because other users may have written it; read it, and copy it by hand",
+                    err=True,
+                )
             newest = outbox_of(folder).newest()
             assert newest is not None
             yield HandedRepository(path=newest.path, fingerprint=fingerprint, hgrc=hgrc)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from mercurial.transaction import transaction as Transaction
 
 from ..outbox.entry import Entry, MirrorNeeds
 from ..outbox.file import Fork, Outbox, outbox_of
-from ..outbox.folder import open_regular
+from ..outbox.folder import open_unlinked
 from ..words.errors import Refused, ReplicationError
 from ..words.event import NO_CHANGES, Event, MasterSettings, NamedEvent, Tip, Type
 from ..words.value import replace
@@ -53,16 +52,28 @@ def close_outbox(repo: localrepository, reason: str) -> bool:
 
 def read_handed(opener: RepositoryOpener, folder: str) -> tuple[Fingerprint, HandedHgrc | None]:
     """Read the fingerprint and the hgrc of a closed repository; raises Unavailable and OSError."""
+    repo = opener.open(folder)
+    return hashes.fingerprint(repo, Outbox(repo.svfs).newest), read_hgrc(folder)
+
+
+def read_hgrc(folder: str) -> HandedHgrc | None:
+    """Read the hgrc of a repository, to hand it over; None if there is none.
+
+    Nor is one read that others than root and this user may have written, or that is a link: the hooks in it would run on the new
+    master, where the user of the services owns it. Raises OSError.
+    """
     from ..mirror.jobs.promotion import HandedHgrc
 
-    repo = opener.open(folder)
-    fingerprint = hashes.fingerprint(repo, Outbox(repo.svfs).newest)
+    if os.path.islink(_hgrc(folder)):
+        return None
     try:
-        with open(_hgrc(folder), "rb", opener=open_regular) as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            return fingerprint, HandedHgrc(content=file.read().decode("latin-1"), mode=mode)
+        with open(_hgrc(folder), "rb", opener=open_unlinked) as file:
+            found = os.fstat(file.fileno())
+            if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
+                return None
+            return HandedHgrc(content=file.read().decode("latin-1"), mode=found.st_mode & 0o777)
     except FileNotFoundError:
-        return fingerprint, None
+        return None
 
 
 def read_copy(opener: RepositoryOpener, folder: str) -> Fingerprint | None:
