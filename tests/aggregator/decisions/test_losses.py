@@ -232,24 +232,6 @@ def test_events_that_pending_lost_are_announced_and_leave_nothing() -> None:
     assert fed.topics[PENDING] == {}
 
 
-def test_lost_events_with_none_behind_them_count_as_announced_at_once() -> None:
-    fed, chain = FedAggregation("alpha"), Chain("x")
-    fed.event(*chain.take(2))
-    fed.commit()
-    for seq in (1, 2):
-        del fed.topics[PENDING][f"{chain.repository}/{seq}"]
-    fed.restart()
-    fed.aggregation.events.lose(chain.repository, fed.now)
-    fed.write()
-    assert (fed.state(chain).noticed, fed.aggregation.lost) == (2, {chain.repository: 2})
-    assert [error.reason for error in fed.errors] == [
-        "x: 2 events without notice are gone from pending and from events; they get none, unless the relay sends them again"
-    ]
-
-
-# Kept for a newer aggregator
-
-
 def test_a_newer_versions_event_with_a_bad_key_is_set_aside() -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
     record = fed.record(EVENTS, "../x", wire.encode(chain.next(version=2)))
@@ -432,6 +414,40 @@ def test_notices_wait_for_lost_events_again_after_a_restart() -> None:
     assert fed.commit() == []
     fed.now += LOST_PATIENCE
     assert fed.commit() == [2, 3]
+
+
+@pytest.mark.parametrize("kept", [2, 0])
+def test_the_newest_events_that_the_log_lost_get_their_notices(kept: int) -> None:
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(3))
+    fed.write()
+    for seq in range(kept + 1, 4):
+        del fed.topics[PENDING][f"{chain.repository}/{seq}"]
+    fed.restart()
+    fed.aggregation.events.lose(chain.repository, fed.now)
+    fed.ack(chain.ack("alpha", 3))
+    assert fed.commit() == [1, 2][:kept]
+    fed.event(*chain.events)  # again, from the outbox
+    assert fed.commit() == [1, 2, 3][kept:]
+    assert fed.aggregation.lost == {}
+
+
+def test_newest_events_that_stay_lost_count_as_announced_in_the_end() -> None:
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(2))
+    fed.write()
+    fed.topics[PENDING].clear()
+    fed.restart()
+    fed.aggregation.events.lose(chain.repository, fed.now)
+    fed.commit()
+    assert (fed.state(chain).released, fed.state(chain).noticed) == (0, 0)
+    fed.now += LOST_PATIENCE
+    assert fed.commit() == []
+    assert (fed.state(chain).released, fed.state(chain).noticed) == (2, 2)
+    assert fed.aggregation.lost == {chain.repository: 2}
+    assert [error.reason for error in fed.errors] == [
+        "x: 2 events without notice are gone from pending and from events; they get none, unless the relay sends them again"
+    ]
 
 
 def test_an_event_behind_an_announced_successor_stays_lost() -> None:

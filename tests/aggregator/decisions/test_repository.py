@@ -122,13 +122,15 @@ def test_what_the_state_calls_announced_or_released_is_so_after_a_start() -> Non
 
 def test_levels_pass_over_lost_events_in_their_turn() -> None:
     _, repository = incomplete()
-    assert repository.pass_lost() == 3
+    assert repository.count_lost() == 3
     assert levels(repository) == (4, 1)
     repository.announced(repository.queue[0], 1, None, 1)
     assert levels(repository) == (4, 3)
     repository.release(repository.queue[0], 1)
     assert levels(repository) == (6, 3)
     repository.announced(repository.queue[0], 1, None, 1)
+    assert levels(repository) == (6, 5)
+    repository.pass_newest()
     assert levels(repository) == (6, 6)
 
 
@@ -136,7 +138,7 @@ def test_a_filled_queue_lacks_nothing_more_and_moves_its_levels_by_one() -> None
     chain, repository = incomplete()
     for seq in (2, 4, 6):
         repository.fill(stored(chain.events[seq - 1]))
-    assert repository.pass_lost() == 0
+    assert repository.count_lost() == 0
     assert not repository.is_incomplete
     repository.announced(repository.queue[0], 1, None, 1)
     assert levels(repository) == (4, 2)
@@ -165,10 +167,11 @@ def test_a_state_has_the_number_of_mirrors_of_the_newest_notice_alone() -> None:
     repository.release(repository.queue[0], 1)
     assert repository.state.served_by == 3
     _, passing = incomplete()
-    passing.pass_lost()
+    passing.count_lost()
     passing.announced(passing.queue[0], 1, None, 3)
     passing.release(passing.queue[0], 1)
     passing.announced(passing.queue[0], 1, None, 3)
+    passing.pass_newest()
     assert passing.state is not None
     assert passing.state.served_by is None, "the levels passed over lost events, which had no notice"
 

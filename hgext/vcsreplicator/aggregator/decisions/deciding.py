@@ -134,16 +134,19 @@ class Decisions:
             for held, acks in repository.announceable(gating, allow_empty=roster.allow_empty):
                 if output.notices >= self._limit or output.is_full:
                     return False
-                if self._waits_for_lost(repository, held):
+                if self._waits_for_lost(repository):
                     return True
                 self._announce(repository, held, acks, now)
             if output.notices == before:
+                if not repository.queue and repository.lacks_next() and not self._waits_for_lost(repository):
+                    repository.pass_newest()
+                    output.dirty[repository.id] = repository
                 return True
 
-    def _waits_for_lost(self, repository: Repository, held: HeldEvent) -> bool:
-        """Return whether events that the log lost before this one may come again; then it is decided again later."""
+    def _waits_for_lost(self, repository: Repository) -> bool:
+        """Return whether the next event to be announced is lost and may come again; then this is decided again later."""
         until = repository.incomplete_at + LOST_PATIENCE
-        if not repository.lacks_before(held) or self._succession.now >= until:
+        if not repository.lacks_next() or self._succession.now >= until:
             return False
         if self._patient.get(repository.id) != until:
             self._patient.pop(repository.id, None)

@@ -161,7 +161,7 @@ class EventIntake:
         """
         repository, output = self._memory.repository(name), self._memory.output
         repository.incomplete_at = self._succession.now
-        lost = repository.pass_lost()
+        lost = repository.count_lost()
         if lost:
             text = (
                 f"{repository.path}: {lost} events without notice are gone from pending and from events; "

@@ -111,9 +111,10 @@ class Repository:
         fits = behind is None or not behind.is_known() or behind.event.previous == event.id
         return fits and after in (None, event.id)
 
-    def lacks_before(self, held: HeldEvent) -> bool:
-        """Return whether the queue lacks events before this one, the first that it has."""
-        return self.is_incomplete and self.state is not None and held.seq > self.state.noticed + 1
+    def lacks_next(self) -> bool:
+        """Return whether the queue lacks the next event to be announced."""
+        following = self.queue[0].seq if self.queue else self.last + 1
+        return self.is_incomplete and self.state is not None and following > self.state.noticed + 1
 
     def hold_newer(self, record: Record) -> None:
         """Take a record of a newer version, or one behind it."""
@@ -135,32 +136,30 @@ class Repository:
         self.released += held.seq <= self.state.released
         self._standings.clear()
 
-    def pass_lost(self) -> int:
-        """Count the events that the queue still lacks as lost; return their number.
+    def count_lost(self) -> int:
+        """Count the events that the queue still lacks.
 
         They count as released and announced in their turn. If they come again before that, the queue takes them.
         """
-        state = self.state
-        if not self.is_incomplete or state is None:
+        if not self.is_incomplete or self.state is None:
             return 0
-        lost = state.seq - state.noticed - len(self.queue)
+        lost = self.state.seq - self.state.noticed - len(self.queue)
         if lost == 0:
             self.is_incomplete = False
-        if lost > 0 and not self.queue:
-            self._set_levels(released=state.released, noticed=state.noticed)
         return lost
+
+    def pass_newest(self) -> None:
+        """Pass over the newest events, which the queue lacks; nothing else is left in it."""
+        self._set_levels(released=self.last, noticed=self.last)
 
     def _set_levels(self, *, released: int, noticed: int | None = None) -> None:
         """Set the levels; without `noticed` that one stays.
 
-        Where the queue is incomplete, the release passes over the lost events behind it, and the notice over those at the end.
+        Where the queue is incomplete, the release passes over the lost events behind it.
         """
         assert self.state is not None
         if self.is_incomplete:
-            beyond = self.state.seq + 1
-            released = (self.queue[self.released].seq if self.released < len(self.queue) else beyond) - 1
-            if noticed is not None and not self.queue:
-                noticed = self.state.seq
+            released = (self.queue[self.released].seq if self.released < len(self.queue) else self.state.seq + 1) - 1
         noticed = self.state.noticed if noticed is None else noticed
         stays = tuple(stay for stay in self.state.stays if stay.until > noticed)
         served_by = self.state.served_by if noticed == self.state.noticed else None
@@ -407,5 +406,4 @@ class Repository:
         self.released -= 1
         self.state = replace(self.state, roster=version, streams=last)
         self._set_levels(released=self.state.released, noticed=held.seq)
-        if self.state.noticed == held.seq:
-            self.state = replace(self.state, served_by=served_by)
+        self.state = replace(self.state, served_by=served_by)
