@@ -2,14 +2,16 @@
 """`vcsreplicator status`: on a narrow terminal, and with `--watch` over what happens to the log."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console, Group
 from rich.text import Text
 
 from hgext.vcsreplicator.cli import status
-from hgext.vcsreplicator.status.summary import ServiceLine, Summary
+from hgext.vcsreplicator.status.summary import MirrorLine, ServiceLine, Summary
 from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.words.records import RoundProgress
 
 
 def test_a_watched_status_goes_on_when_the_log_is_back(
@@ -58,3 +60,28 @@ def test_a_table_keeps_its_shape_on_80_columns_while_there_is_trouble() -> None:
     [row] = [line for line in lines if line.startswith(" destination webhooks")]
     assert row.split()[2:] == ["312", "83", "min", "ago", "83", "min", "ago", "2"]
     assert " ".join(" ".join(lines).split()).count(f"destination webhooks: {trouble}") == 2
+
+
+def test_a_mirror_that_verify_compares_has_a_line_that_says_since_when() -> None:
+    mirror = MirrorLine(
+        name="alpha", repositories=7, behind=0, detached=0, verified=RoundProgress(done=3, total=7, oldest=1000.0)
+    )
+    summary = Summary(
+        now=8200.0,
+        repositories=7,
+        events=7,
+        announced=7,
+        waiting_events=0,
+        waiting_repositories=0,
+        errors=0,
+        mirrors=(mirror, replace(mirror, name="beta", verified=None)),
+        services=(),
+        waiting=(),
+        findings=(),
+        watched="",
+        notes=(),
+    )
+    output = io.StringIO()
+    Console(width=80, file=output).print(status._make_view(summary))
+    lines = [line.strip() for line in output.getvalue().splitlines() if "last verified" in line]
+    assert lines == ["mirror alpha: last verified: 120 min ago, 3 of 7 in this round"]

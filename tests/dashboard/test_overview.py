@@ -11,7 +11,7 @@ import pytest
 
 from hgext.vcsreplicator.dashboard.settings import DashboardRole, DashboardSettings
 from hgext.vcsreplicator.log import ACKS, NOTICES, SERVICES
-from hgext.vcsreplicator.words.records import MirrorHeartbeat, ServiceReport
+from hgext.vcsreplicator.words.records import MirrorHeartbeat, RoundProgress, ServiceReport
 from testing.waiting import eventually
 from tests.dashboard.conftest import (
     AS_READER,
@@ -177,6 +177,18 @@ def test_a_mirror_has_a_page_with_all_that_is_known(late: Installation, site: Si
     for name in ("alpha", "beta"):
         assert "payroll" not in site.get(f"/mirror/{name}").text
     assert site.get("/mirror/nobody", headers=AS_READER).status_code == 404
+
+
+def test_a_mirror_that_verify_compares_shows_since_when(tmp_path: Path) -> None:
+    installation = fill()
+    progress = RoundProgress(done=3, total=7, oldest=installation.clock.now() - 7200.0, failing=1)
+    report = ServiceReport(time=installation.clock.now(), version="1", progress=progress)
+    installation.write(SERVICES, "verify alpha", report)
+    with pages(installation, settings(tmp_path)) as site:
+        for address in ("/", "/mirror/alpha"):
+            text = site.get(address, headers=AS_READER).text
+            assert "2 h ago, 3 of 7 in this round, 1 not compared" in text, address
+        assert "Last verified" not in site.get("/mirror/beta", headers=AS_READER).text
 
 
 @pytest.mark.parametrize(

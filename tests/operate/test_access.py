@@ -58,7 +58,7 @@ from testing.waiting import eventually
 pytestmark = [pytest.mark.processes, pytest.mark.services, pytest.mark.slow]
 
 PAGE = Path(__file__).parents[2] / "docs" / "log.md"
-USERS = ("relay", "mirror", "aggregator", "notifier", "operator", "edge", "decoder")
+USERS = ("relay", "mirror", "verify", "aggregator", "notifier", "operator", "edge", "decoder")
 REFUSED = re.compile("not authorized|hidden from this user")
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 MECHANISM = "SCRAM-SHA-256"

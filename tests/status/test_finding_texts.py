@@ -6,13 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from hgext.vcsreplicator.log import ACKS, ROSTER, STATE
+from hgext.vcsreplicator.log import ACKS, ROSTER, SERVICES, STATE
 from hgext.vcsreplicator.status.findings import Expectations, findings
-from hgext.vcsreplicator.status.wording import Finding
+from hgext.vcsreplicator.status.summary import make_summary
+from hgext.vcsreplicator.status.wording import Finding, Severity, describe_round
 from hgext.vcsreplicator.words.records import (
     AggregatorHeartbeat,
     MirrorHeartbeat,
     Reason,
+    RoundProgress,
     ServiceReport,
     ServiceTrouble,
 )
@@ -234,3 +236,60 @@ def check_members(found: list[Finding]) -> None:
         )
         assert finding.entry is None or f"# {finding.entry}\n" in runbook, finding
         assert finding.mirror is None or finding.mirror in finding.text
+
+
+def verified(installation: Installation, *troubles: ServiceTrouble) -> None:
+    """Let the `verify` of alpha report."""
+    progress = RoundProgress(done=1, total=2, oldest=installation.clock.now(), differing=len(troubles))
+    report = ServiceReport(
+        time=installation.clock.now(), version="1", count=len(troubles), troubles=troubles, progress=progress
+    )
+    installation.write(SERVICES, "verify alpha", report)
+
+
+def test_a_repository_that_differs_is_critical_with_the_command_that_heals_it() -> None:
+    installation = Installation()
+    text = "mirror alpha: one: differs at event 3: phases; to copy it again: vcsreplicator heal alpha one --yes"
+    verified(installation, ServiceTrouble(text=text, since=installation.clock.now(), is_urgent=True))
+    [found] = findings(installation.picture(), installation.clock.now(), Expectations(destinations=("lines",)))
+    assert found.text.startswith(f"{text} (for 0 s, since ")
+    assert (found.level, found.mirror) == (Severity.CRITICAL, "alpha")
+    assert found.entry == "VcsreplicatorMirrorDiffers"
+
+
+def test_what_could_not_be_compared_twice_is_a_warning() -> None:
+    installation = Installation()
+    for is_permanent in (False, True):
+        trouble = ServiceTrouble(text="one (404)", since=installation.clock.now(), is_permanent=is_permanent)
+        verified(installation, trouble)
+        found = findings(installation.picture(), installation.clock.now(), Expectations(destinations=("lines",)))
+        expected = [(Severity.WARNING, "VcsreplicatorMirrorNotCompared")] if is_permanent else []
+        assert [(each.level, each.entry) for each in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("seconds", "is_removed", "count"), [(600, False, 0), (4000, False, 1), (4000, True, 0), (8 * 86400, False, 0)]
+)
+def test_a_verify_that_was_silent_for_long_is_named_for_a_week(seconds: int, is_removed: bool, count: int) -> None:
+    installation = Installation()
+    verified(installation)
+    if is_removed:
+        removed = replace(ALPHA, state=MirrorState.REMOVED)
+        installation.write(ROSTER, KEY, Roster(mirrors=(removed,)))
+    picture = installation.picture(after=seconds)
+    found = findings(picture, installation.clock.now(), Expectations(destinations=("lines",)))
+    named = [each for each in found if each.command == "systemctl start vcsreplicator-verify@alpha"]
+    assert [each.level for each in named] == [Severity.WARNING] * count
+
+
+def test_a_mirror_without_a_verify_has_no_finding_and_shows_nothing() -> None:
+    installation = Installation()
+    summary = make_summary(installation.picture(), installation.clock.now(), Expectations(destinations=("lines",)))
+    assert (summary.findings, [line.verified for line in summary.mirrors]) == ((), [None])
+    verified(installation)
+    summary = make_summary(installation.picture(), installation.clock.now(), Expectations(destinations=("lines",)))
+    [line] = summary.mirrors
+    assert line.verified is not None
+    assert describe_round(line.verified, "3 h ago") == "3 h ago, 1 of 2 in this round"
+    some = replace(line.verified, oldest=None, differing=1, failing=2)
+    assert describe_round(some, "never") == "not all yet, 1 of 2 in this round, 1 differ, 2 not compared"

@@ -18,7 +18,7 @@ from ..log import Log
 from ..status.findings import Expectations, as_data
 from ..status.follower import Follower, look_at_destinations, look_at_topics
 from ..status.summary import Summary
-from ..status.wording import Finding, Severity
+from ..status.wording import Finding, Severity, describe_round
 from ..words.errors import Unavailable, visible
 from .asking import add_findings, expect, find_all, find_here, follow_summary
 from .display import console, print_json, table
@@ -112,6 +112,10 @@ def _make_view(summary: Summary) -> Group:
         ("errors", str(summary.errors)),
     ]
     parts: list[Table | Text] = [table(("", ""), numbers), Text(), _mirror_table(summary)]
+    for line in summary.mirrors:
+        if line.verified:
+            oldest = _format_age(line.verified.oldest or 0.0, summary.now)
+            parts.append(Text(f"mirror {line.name}: last verified: {describe_round(line.verified, oldest)}"))
     parts += [Text(), _service_table(summary)]
     parts += [Text(visible(f"{line.title}: {text}")) for line in summary.services for text in line.troubles]
     if summary.waiting:

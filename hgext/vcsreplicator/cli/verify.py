@@ -2,7 +2,6 @@
 """`vcsreplicator verify`: compares mirrors with the master, once or as a service."""
 
 import json
-import shlex
 import sys
 import threading
 from collections.abc import Callable
@@ -112,7 +111,9 @@ def _compare_once(
         elif verdict.outcome is not ComparisonOutcome.EQUAL:
             where, style = f"{verdict.mirror} {visible(verdict.path)}: ", STYLES.get(verdict.outcome, "red")
             output.print(
-                Text.assemble(where, (verdict.outcome.value, style), f" {visible(verdict.note)}{remedy(verdict)}")
+                Text.assemble(
+                    where, (verdict.outcome.value, style), f" {visible(verdict.note)}{verify.remedy(verdict)}"
+                )
             )
 
     rounds = {}
@@ -149,13 +150,6 @@ def _foretell_verdict(meter: Meter, patience: float, verdict: Verdict) -> None:
     where = f"{verdict.mirror} {visible(verdict.path)}: {verdict.outcome.value} so far"
     meter.erase()
     click.echo(f"{where}: {visible(verdict.note)}; comparing again for up to {patience:g} s (--patience)", err=True)
-
-
-def remedy(verdict: Verdict) -> str:
-    """Return the command that copies the repository again, if an operator must act."""
-    if verdict.outcome not in verify.NEEDS_OPERATOR:
-        return ""
-    return f"; to copy it again: vcsreplicator heal {verdict.mirror} {visible(shlex.quote(verdict.path))} --yes"
 
 
 def _count(number: int, outcome: ComparisonOutcome) -> str:

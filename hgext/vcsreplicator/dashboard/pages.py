@@ -13,8 +13,9 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from ..status.wording import Finding
+from ..status.wording import Finding, describe_round
 from ..words.errors import visible
+from ..words.records import RoundProgress
 
 
 def render(template: str, request: Request, *, status: int = 200, **content: Any) -> HTMLResponse:
@@ -48,6 +49,11 @@ def format_age(at: float, now: float) -> str:
     return f"{format_span(seconds)} ago" if seconds >= 2 else f"{seconds:.0f} s ago"
 
 
+def format_round(progress: RoundProgress | None, now: float) -> str:
+    """Say how far `verify` is with a mirror; nothing for None."""
+    return describe_round(progress, format_age(progress.oldest or 0.0, now)) if progress else ""
+
+
 def shorten(finding: Finding) -> str:
     """Return the text of a finding without the command at its end, which stands below it."""
     text = finding.text.removesuffix(finding.command or "")
@@ -63,4 +69,4 @@ _environment = jinja2.Environment(
     lstrip_blocks=True,
 )
 _environment.globals["shorten"] = shorten
-_environment.filters |= {"instant": format_instant, "span": format_span, "age": format_age}
+_environment.filters |= {"progress": format_round, "instant": format_instant, "span": format_span, "age": format_age}

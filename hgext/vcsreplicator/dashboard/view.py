@@ -15,7 +15,7 @@ from ..status.findings import SILENT_AGGREGATOR, Expectations, findings, is_sile
 from ..status.pushes import PushQuery
 from ..status.summary import list_mirrors, list_services
 from ..status.wording import Finding, Severity
-from ..words.records import AGGREGATOR, DESTINATION_KEY, Ack, RepositoryState
+from ..words.records import AGGREGATOR, DESTINATION_KEY, Ack, RepositoryState, RoundProgress
 from ..words.roster import FROM, MirrorState, Verb
 from .graphs.history import MINUTE, MinuteSample
 from .recent import RecentEvent, RecentEvents
@@ -55,7 +55,8 @@ _ORDER = {condition: number for number, condition in enumerate(Condition)}
 class MirrorRow:
     """A mirror.
 
-    `lag` is the number of seconds for which the oldest event that it lacks has been in the log. `seen` is 0 for never.
+    `lag` is the number of seconds for which the oldest event that it lacks has been in the log. `seen` is 0 for never. `verified`
+    is what its `verify` reported last, None if it has none.
     """
 
     name: str
@@ -66,6 +67,7 @@ class MirrorRow:
     lag: float
     detached: int
     seen: float
+    verified: RoundProgress | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +246,7 @@ def _list_mirrors(
             lag=lag,
             detached=line.detached,
             seen=line.seen or 0.0,
+            verified=line.verified,
         )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Reports of relay and destinations, by heartbeats, for `check` and `status`."""
+"""Reports of relay, destinations and `verify`, by heartbeats, for `check` and `status`."""
 
 import re
 import time
@@ -11,7 +11,7 @@ from dataclasses import replace
 import structlog
 
 from ..words.errors import BadConfig, ReplicationError
-from ..words.records import ServiceReport, ServiceTrouble
+from ..words.records import RoundProgress, ServiceReport, ServiceTrouble
 from ..words.shape import to_json, try_json
 from ..words.version import VERSION
 from . import SERVICES, Log, NewRecord, Record
@@ -80,7 +80,9 @@ class ServiceReporter:
         """Return when the rest after a failed report ends: it does not outlast an answer."""
         return self._rests_until if self._failed_at > self._answered_at else float("-inf")
 
-    def report(self, troubles: Collection[ServiceTrouble], *, now: float) -> None:
+    def report(
+        self, troubles: Collection[ServiceTrouble], *, now: float, progress: RoundProgress | None = None
+    ) -> None:
         """Write a report if one is due, and a warning to the logger if that fails.
 
         `now` is in seconds since the epoch.
@@ -97,7 +99,9 @@ class ServiceReporter:
         kept = tuple(replace(each, text=each.text[:KEPT], since=max(0.0, each.since)) for each in found[:NAMED])
         try:
             count = self._count_partitions()
-            report = ServiceReport(time=now, version=VERSION, count=len(found), troubles=kept, partitions=count)
+            report = ServiceReport(
+                time=now, version=VERSION, count=len(found), troubles=kept, partitions=count, progress=progress
+            )
             self._own.append(now)
             record = NewRecord(topic=SERVICES, key=self._service, value=to_json(report))
             [(_, self._written)] = self._log.append([record], timeout=TIMEOUT)

@@ -13,6 +13,7 @@ from ..words.records import (
     DESTINATION_KEY,
     NOTIFIER_KEY,
     RELAY_KEY,
+    VERIFY_KEY,
     ServiceReport,
     ServiceTrouble,
 )
@@ -55,6 +56,7 @@ START, DESTINATIONS = "systemctl start vcsreplicator-", "vcsreplicator destinati
 # Headings of the runbook.
 DOWN, RELAY_TROUBLES = "VcsreplicatorServiceDown", "VcsreplicatorRelayTroubles"
 DESTINATION_DOWN, LATE = "VcsreplicatorDestinationDown", "VcsreplicatorDestinationLate"
+DIFFERS, NOT_COMPARED = "VcsreplicatorMirrorDiffers", "VcsreplicatorMirrorNotCompared"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +177,8 @@ def _find_reported(picture: Picture, now: float, wanted: Expectations) -> list[F
         if is_silent_service(silence, wanted):
             if service.startswith((AGGREGATOR_KEY, NOTIFIER_KEY)):
                 found += _find_lost_standby(picture, service, now, wanted)
+            elif service.startswith(VERIFY_KEY):
+                found += _find_lost_verify(picture, service, now)
             elif service in expected or silence < FORGOTTEN:
                 symptom = _describe_silence(picture.seen(service) if report else None, now)
                 if report is None and _has_worked(picture, service):
@@ -189,12 +193,16 @@ def _find_reported(picture: Picture, now: float, wanted: Expectations) -> list[F
         if report is None:
             continue
         entry = RELAY_TROUBLES if service.startswith(RELAY_KEY) else DESTINATION_DOWN
+        is_verify, mirror = service.startswith(VERIFY_KEY), service.removeprefix(VERIFY_KEY)
         for trouble in report.troubles:
             if _is_found(trouble, lasts := report.time - trouble.since + silence, wanted):
-                found.append(replace(finding_of(trouble, lasts, now), entry=entry))
+                finding = replace(finding_of(trouble, lasts, now), entry=entry)
+                if is_verify:
+                    finding = replace(finding, entry=DIFFERS if trouble.is_urgent else NOT_COMPARED, mirror=mirror)
+                found.append(finding)
         if (more := _count_unnamed(report)) and not _ends_with_meant(report):
             unit = "relay" if service.startswith(RELAY_KEY) else "notifier"
-            command = f"journalctl -u vcsreplicator-{unit}"
+            command = f"journalctl -u vcsreplicator-{f'verify@{mirror}' if is_verify else unit}"
             text = f"{service}: {more} more troubles; see: {command}"
             found.append(Finding(level=Severity.WARNING, text=text, command=command, entry=entry))
     return found
@@ -214,6 +222,16 @@ def _find_lost_standby(picture: Picture, service: str, now: float, wanted: Expec
         command = f"{START}{kind}"
         text = f"the {kind} on {host} {symptom} and does not stand by; start it there: {command}"
         yield Finding(level=Severity.WARNING, text=text, command=command, entry=DOWN)
+
+
+def _find_lost_verify(picture: Picture, service: str, now: float) -> Iterator[Finding]:
+    """Find the `verify` of a mirror that has not reported for long, but was not forgotten."""
+    mirror, silence = service.removeprefix(VERIFY_KEY), picture.silence(service, now)
+    if STALLED < silence < FORGOTTEN:
+        command = f"{START}verify@{mirror}"
+        symptom = _describe_silence(picture.seen(service), now)
+        text = f"{service} {symptom}: the mirror is not compared with the master; start it on its machine: {command}"
+        yield Finding(level=Severity.WARNING, text=text, command=command, entry=DOWN, mirror=mirror)
 
 
 def find_recent(picture: Picture, now: float, wanted: Expectations) -> Iterator[str]:
@@ -237,10 +255,11 @@ def _list_expected(wanted: Expectations) -> list[str]:
 
 
 def list_watched(picture: Picture, wanted: Expectations) -> list[str]:
-    """Return the keys of services that report or must; no removed destinations."""
+    """Return the keys of services that report or must; none of removed destinations and mirrors."""
     expected, is_closed = _list_expected(wanted), wanted.destinations is not None
+    removed = {VERIFY_KEY + name for name in picture.removed()}
     others = (key for key in picture.reports if not (is_closed and key.startswith(DESTINATION_KEY)))
-    return sorted({*expected, *others})
+    return sorted({*expected, *others} - removed)
 
 
 def is_silent_service(silence: float, wanted: Expectations) -> bool:

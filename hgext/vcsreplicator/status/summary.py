@@ -8,7 +8,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ..words.records import AGGREGATOR, AGGREGATOR_KEY, DESTINATION_KEY, NOTIFIER_KEY, RELAY_KEY
+from ..words.records import (
+    AGGREGATOR,
+    AGGREGATOR_KEY,
+    DESTINATION_KEY,
+    NOTIFIER_KEY,
+    RELAY_KEY,
+    VERIFY_KEY,
+    RoundProgress,
+)
 from ..words.shape import Count, Time
 from . import MirrorLags, Picture, count_unapplied
 from .findings import FORGOTTEN, REPORTED_WITHIN, Expectations, find_all_notes, find_recent, findings, list_watched
@@ -24,7 +32,10 @@ BEATS_WITHIN = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorLine:
-    """A mirror; `state` is None if no roster has it, `seen` if it was never seen."""
+    """A mirror; `state` is None if no roster has it, `seen` if it was never seen.
+
+    `verified` is what its `verify` reported last, None if it has none.
+    """
 
     name: str
     state: str | None = None
@@ -32,6 +43,7 @@ class MirrorLine:
     behind: Count
     detached: Count
     seen: Time | None = None
+    verified: RoundProgress | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +207,7 @@ def list_mirrors(picture: Picture, lags: Mapping[str, MirrorLags]) -> Iterator[M
     carried = Counter(mirror for mirror, _ in picture.acks)
     detached = Counter(ack.mirror for ack in picture.detached())
     for name, lacks in lags.items():
+        report = picture.reports.get(VERIFY_KEY + name)
         yield MirrorLine(
             name=name,
             state=known.get(name),
@@ -202,6 +215,7 @@ def list_mirrors(picture: Picture, lags: Mapping[str, MirrorLags]) -> Iterator[M
             behind=count_unapplied(lacks),
             detached=detached[name],
             seen=picture.seen(name) if name in picture.heard else None,
+            verified=report.progress if report else None,
         )
 
 

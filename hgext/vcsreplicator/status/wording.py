@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..words.records import RepositoryState
+from ..words.records import RepositoryState, RoundProgress
 
 # Most repositories that a finding names.
 NAMED = 3
@@ -52,6 +52,14 @@ def name_paths(paths: Sequence[str], most: int = NAMED) -> str:
     """Name the first repositories, at most so many, and count the others."""
     more = f" and {len(paths) - most} more" if len(paths) > most else ""
     return ", ".join(paths[:most]) + more
+
+
+def describe_round(progress: RoundProgress, oldest: str) -> str:
+    """Say how far `verify` is with a mirror; `oldest` is the age of the oldest comparison, in words."""
+    parts = [oldest if progress.oldest else "not all yet", f"{progress.done} of {progress.total} in this round"]
+    parts += [f"{progress.differing} differ"] if progress.differing else []
+    parts += [f"{progress.failing} not compared"] if progress.failing else []
+    return ", ".join(parts)
 
 
 def format_since(then: float, now: float) -> str:

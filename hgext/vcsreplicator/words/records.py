@@ -23,8 +23,9 @@ UNSEALED_FORMAT = 2
 # The key of the aggregator's heartbeat in topic `state`.
 AGGREGATOR = "aggregator"
 
-# The beginnings of keys in topic `services`, before the source of a relay, the name of a destination, and a host.
+# The beginnings of keys in topic `services`, before the source of a relay, the name of a destination, a host, and a mirror's name.
 RELAY_KEY, DESTINATION_KEY, AGGREGATOR_KEY, NOTIFIER_KEY = "relay ", "destination ", "aggregator ", "notifier "
+VERIFY_KEY = "verify "
 
 # The key of the newest promotion in topic `services`.
 MASTER_KEY = "master"
@@ -234,12 +235,28 @@ class ServiceTrouble:
 
 @extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceReport:
-    """The heartbeat of a relay, a destination, or a process of an aggregator or notifier.
+class RoundProgress:
+    """The progress of `verify` in its present round, which has tried `done` of the `total` repositories of a mirror.
 
-    Topic `services`, key `relay SOURCE`, `destination NAME`, `aggregator HOST` or `notifier HOST`. `count` is the number of all
-    troubles; `troubles` holds the first of them, urgent ones before others and older before newer. A relay says how many
-    `partitions` of `events` it writes to. A process, which `instance` names, says what it works on, such as the names of
+    All of them were compared with the master since `oldest`, by the clock of the mirror; it is None if some never were. `differing`
+    ones need an operator; `failing` ones could not be compared at the last try.
+    """
+
+    done: Count
+    total: Count
+    oldest: Time | None = None
+    differing: Count = 0
+    failing: Count = 0
+
+
+@extensible
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceReport:
+    """The heartbeat of a relay, a destination, a process of an aggregator or notifier, or the `verify` of a mirror.
+
+    Topic `services`, key `relay SOURCE`, `destination NAME`, `aggregator HOST`, `notifier HOST` or `verify MIRROR`. `count` is the
+    number of all troubles; `troubles` holds the first of them, urgent ones before others and older before newer. A relay says how
+    many `partitions` of `events` it writes to. A process, which `instance` names, says what it works on, such as the names of
     destinations, and whether it only stands by for others.
     """
 
@@ -251,6 +268,7 @@ class ServiceReport:
     is_standby: bool = False
     instance: str | None = None
     works: tuple[str, ...] = ()
+    progress: RoundProgress | None = None
 
 
 @extensible

@@ -4,19 +4,21 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
 
-from hgext.vcsreplicator.log import ROSTER, STATE, NewRecord, topics
+from hgext.vcsreplicator.log import ROSTER, STATE, NewRecord, reports, topics
 from hgext.vcsreplicator.mirror import MirrorSettings
 from hgext.vcsreplicator.mirror.comparison import ComparisonOutcome, Fingerprint, Verdict
 from hgext.vcsreplicator.mirror.jobs import verify
 from hgext.vcsreplicator.mirror.task import Checked, FingerprintPair, Look
 from hgext.vcsreplicator.status import Picture
+from hgext.vcsreplicator.status.follower import Follower
 from hgext.vcsreplicator.words.errors import Unavailable
-from hgext.vcsreplicator.words.records import RepositoryState
+from hgext.vcsreplicator.words.records import RepositoryState, RoundProgress, ServiceReport
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
@@ -241,12 +243,12 @@ def test_a_round_that_fails_is_begun_again(round_: Round, monkeypatch: pytest.Mo
     monkeypatch.setattr(verify, "RETRY", 0.0)
     stop, rounds = threading.Event(), [RuntimeError("a fault of our own"), BlockingIOError("no more processes"), None]
 
-    def compare(*arguments: object, **more: object) -> None:
+    def compare(*arguments: object, **more: object) -> verify.Round:
         failure = rounds.pop(0)
         if failure is None:
             stop.set()
-        else:
-            raise failure
+            return verify.Round(left_out=0, undone=0)
+        raise failure
 
     monkeypatch.setattr(verify, "compare", compare)
     verify.run(SETTINGS, round_.log, OPTIONS, stop=stop)
@@ -258,6 +260,7 @@ def metrics_of(
 ) -> list[tuple[float | None, float | None]]:
     """Return after each round, in which the repositories have these outcomes, how many differ and how many are unreachable."""
     found: list[tuple[float | None, float | None]] = []
+    monkeypatch.setattr(reports, "INTERVAL", 0.0)
     stop, left = threading.Event(), list(rounds)
     kinds = ("differing", "unreachable")
 
@@ -267,18 +270,25 @@ def metrics_of(
         found.append((values[0], values[1]))
 
     def compare(
-        settings: MirrorSettings, *arguments: object, report: Callable[[Verdict], None], **more: object
-    ) -> None:
-        if len(left) < len(rounds):
-            read_gauges()
-        for repository, outcome in left.pop(0).items():
+        settings: MirrorSettings,
+        *arguments: object,
+        report: Callable[[Verdict], None],
+        choose: Callable[[list[RepositoryState]], object],
+        show: Callable[[], None],
+        **more: object,
+    ) -> verify.Round:
+        outcomes = left.pop(0)
+        choose([replace(STATE_OF_IT, repository=repository) for repository in outcomes])
+        for repository, outcome in outcomes.items():
             report(Verdict(mirror="counted", repository=repository, path="one", outcome=outcome, seq=3, note=""))
+        show()
+        read_gauges()
         if not left:
             stop.set()
+        return verify.Round(left_out=0, undone=0)
 
     monkeypatch.setattr(verify, "compare", compare)
     verify.run(replace(SETTINGS, name="counted"), round_.log, replace(OPTIONS, rest=0.0), stop=stop)
-    read_gauges()
     return found
 
 
@@ -286,7 +296,7 @@ def test_the_metrics_of_a_round_count_all_that_needs_an_operator(
     round_: Round, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outcomes = {f"{number:032x}": outcome for number, outcome in enumerate(ComparisonOutcome)}
-    assert metrics_of(round_, monkeypatch, outcomes) == [(3, 1)]
+    assert metrics_of(round_, monkeypatch, outcomes) == [(3, 2)]
 
 
 def test_a_repository_that_differs_counts_until_it_is_equal_or_gone(
@@ -301,4 +311,53 @@ def test_a_repository_that_differs_counts_until_it_is_equal_or_gone(
         {"a": equal, "b": unreachable, "c": equal},
         {"a": unreachable, "c": equal},
     )
-    assert found == [(2, 1), (2, 2), (1, 1), (0, 1)]
+    assert found == [(2, 1), (2, 3), (1, 1), (0, 1)]
+
+
+def test_a_restart_continues_the_round_and_reports_what_differs(
+    round_: Round, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = MirrorSettings(name="alpha", root="/repos", state=str(tmp_path))
+    for number in range(3):
+        round_.state(replace(STATE_OF_IT, repository=f"{number + 4}" * 32, path=f"r{number}"))
+    round_.state(replace(STATE_OF_IT, seq=4, deleted=True))
+    paths = list[str]()
+
+    def run_until(count: int) -> ServiceReport:
+        """Run the service until it has compared so many repositories; return its last report."""
+        stop, compared = threading.Event(), 0
+
+        def work(_: object, jobs: Sequence[Any], *, decide: Any, each_turn: Callable[[], None], **more: object) -> None:
+            nonlocal compared
+            for job in jobs:
+                paths.append(job.state.path)
+                answer = CHANGED if job.state.path == "r1" else EQUAL
+                while decide(job, answer) is not None:
+                    pass
+                round_.clock.advance(10.0)
+                each_turn()
+                compared += 1
+                if compared == count:
+                    stop.set()
+                    return
+
+        monkeypatch.setattr(verify.crew, "work", work)
+        monkeypatch.setattr(verify, "RETRY", 0.0)
+        monkeypatch.setattr(reports, "INTERVAL", 0.0)
+        verify.run(settings, round_.log, replace(OPTIONS, rest=0.0), stop=stop, clock=round_.clock)
+        report = Follower(round_.log).update().reports["verify alpha"]
+        assert report.progress is not None
+        return report
+
+    first = run_until(2)
+    assert first.progress == RoundProgress(done=2, total=3, oldest=None, differing=1)
+    [trouble] = first.troubles
+    assert trouble.text == (
+        "mirror alpha: r1: differs at event 3: bookmarks; to copy it again: vcsreplicator heal alpha r1 --yes"
+    )
+    began = round_.clock.now() - 20.0
+    second = run_until(1)
+    assert second.progress == RoundProgress(done=3, total=3, oldest=began, differing=1)
+    assert second.troubles == (trouble,)
+    assert run_until(2).progress == RoundProgress(done=2, total=3, oldest=began + 20.0, differing=1)
+    assert paths == ["r0", "r1", "r2", "r0", "r1"]

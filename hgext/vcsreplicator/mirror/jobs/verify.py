@@ -9,26 +9,30 @@ report is true.
 """
 
 import logging
+import shlex
 import threading
-from collections import Counter as Counts
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import structlog
 from prometheus_client import Counter, Gauge
 
 from ...log import Log
+from ...log.reports import ServiceReporter
 from ...status import Picture
 from ...status.follower import Follower
 from ...words.clock import DAY, Clock, SystemClock
-from ...words.errors import Expired, Unavailable
-from ...words.records import RepositoryState
+from ...words.errors import Expired, Unavailable, visible
+from ...words.records import VERIFY_KEY, RepositoryState
 from ...words.shape import Seconds, plain, within
 from ..comparison import ComparisonOutcome, Verdict, judge
 from ..settings import MirrorSettings
 from ..task import Check, Checked, FingerprintPair, Look
 from . import crew
+from .comparisons import FILE, Comparisons
 
 COMPARED = Counter("vcsreplicator_verify_repositories", "Comparisons by outcome", ["mirror", "outcome"])
 DIFFERING = Gauge(
@@ -37,7 +41,16 @@ DIFFERING = Gauge(
     ["mirror"],
 )
 UNREACHABLE = Gauge(
-    "vcsreplicator_verify_unreachable_repositories", "Repositories that the last round could not compare", ["mirror"]
+    "vcsreplicator_verify_unreachable_repositories",
+    "Repositories that could not be compared at the last try",
+    ["mirror"],
+)
+DONE = Gauge("vcsreplicator_verify_done_repositories", "Repositories that this round has tried", ["mirror"])
+CARRIED = Gauge("vcsreplicator_verify_carried_repositories", "Repositories that a round compares", ["mirror"])
+OLDEST = Gauge(
+    "vcsreplicator_verify_oldest_timestamp_seconds",
+    "Time since which all repositories were compared; 0 if some never were",
+    ["mirror"],
 )
 # Seconds after which a round that failed begins again, and a log that does not answer is asked again.
 RETRY = 5.0
@@ -115,17 +128,20 @@ def compare(
     stop: threading.Event,
     clock: Clock = SystemClock(),  # noqa: B008
     paths: Sequence[str] = (),
+    choose: Callable[[list[RepositoryState]], list[RepositoryState]] = lambda carried: carried,
     show: Show = lambda done, total: None,
     foretell: ReportVerdict = lambda verdict: None,
 ) -> Round:
     """Compare every repository (or those at `paths`) once, and report its verdict.
 
-    Waits for a log that goes away meanwhile. With `paths` none counts as left out. `show` is called at least ten times a second
+    Waits for a log that goes away meanwhile. With `paths` none counts as left out. `choose` gets all that the mirror carries, and
+    returns those to compare, in this order. `show` is called at least ten times a second
     while it works, and `foretell` once, with the first verdict that becomes true if `patience` changes nothing.
     """
     with closing(Follower(events)) as follower:
-        jobs = [_VerifyJob(state=state) for state in carried(follower.update(), settings.name, paths)]
-        left_out = sum(not state.deleted for state in follower.picture.states.values()) - len(jobs) if not paths else 0
+        found = carried(follower.update(), settings.name, paths)
+        jobs = [_VerifyJob(state=state) for state in choose(found)]
+        left_out = sum(not state.deleted for state in follower.picture.states.values()) - len(found) if not paths else 0
         comparing = _Comparing(
             settings=settings,
             options=options,
@@ -269,43 +285,87 @@ def _judge_pair(looked: FingerprintPair | None) -> Found:
     return *judge(looked.here, looked.there), seq
 
 
-def run(settings: MirrorSettings, events: Log, options: VerifySettings, *, stop: threading.Event) -> None:
-    """Compare in rounds until `stop`; log and measure what is wrong."""
-    clock, differing = SystemClock(), set[str]()
-    while not stop.is_set():
-        began, outcomes = clock.monotonic(), dict[str, ComparisonOutcome]()
+def run(
+    settings: MirrorSettings,
+    events: Log,
+    options: VerifySettings,
+    *,
+    stop: threading.Event,
+    clock: Clock = SystemClock(),  # noqa: B008
+) -> None:
+    """Compare in rounds until `stop`; log, report and measure what is wrong.
 
-        def count(verdict: Verdict) -> None:
-            outcomes[verdict.repository] = verdict.outcome  # noqa: B023
-            COMPARED.labels(verdict.mirror, verdict.outcome.value).inc()
-            _log_verdict(verdict)
-
-        try:
-            compare(settings, events, options, report=count, stop=stop)
-        except Exception as error:
-            if isinstance(error, Unavailable | Expired):
-                logger.warning("log unavailable", reason=str(error))
-            else:
-                logger.exception("round failed", mirror=settings.name)
-            stop.wait(RETRY)
-            continue
-        differing = _find_differing(differing, outcomes)
-        counts = Counts(outcomes.values())
-        DIFFERING.labels(settings.name).set(len(differing))
-        UNREACHABLE.labels(settings.name).set(counts[ComparisonOutcome.UNREACHABLE])
-        logger.info(
-            "compared", mirror=settings.name, **{outcome.value: counts[outcome] for outcome in ComparisonOutcome}
-        )
-        stop.wait(max(0.0, began + options.rest - clock.monotonic()))
-
-
-def _find_differing(before: set[str], outcomes: Mapping[str, ComparisonOutcome]) -> set[str]:
-    """Return the repositories that differ after a whole round.
-
-    A repository that differed before and cannot be compared now still differs. Without an outcome it is gone.
+    Another start continues the round.
     """
-    still = {each for each, outcome in outcomes.items() if each in before and outcome is not ComparisonOutcome.EQUAL}
-    return still | {each for each, outcome in outcomes.items() if outcome in NEEDS_OPERATOR}
+    with closing(Comparisons(Path(settings.folder) / FILE, clock.now())) as known:
+        service = _VerifyService(settings=settings, known=known, clock=clock, log=events)
+        while not stop.is_set():
+            try:
+                ended = compare(
+                    settings,
+                    events,
+                    options,
+                    report=service.take,
+                    stop=stop,
+                    clock=clock,
+                    choose=lambda carried: known.choose(carried, clock.now()),
+                    show=service.show,
+                )
+            except Exception as error:
+                if isinstance(error, Unavailable | Expired):
+                    logger.warning("log unavailable", reason=str(error))
+                else:
+                    logger.exception("round failed", mirror=settings.name)
+                stop.wait(RETRY)
+                continue
+            if ended.undone or known.has_more:
+                continue
+            logger.info("compared", mirror=settings.name, **plain(known.measure()))
+            # Set back, the clock would let the rest last too long.
+            while 0.0 <= clock.now() - known.began < options.rest and not stop.wait(RETRY):
+                service.show()
+            known.begin_round(clock.now())
+
+
+class _VerifyService:
+    """What a continuous comparison of one mirror says of itself."""
+
+    def __init__(self, *, settings: MirrorSettings, known: Comparisons, clock: Clock, log: Log) -> None:
+        self._name, self._known, self._clock = settings.name, known, clock
+        self._reporter = ServiceReporter(log, f"{VERIFY_KEY}{settings.name}")
+
+    def take(self, verdict: Verdict) -> None:
+        """Log, count and note a verdict."""
+        COMPARED.labels(verdict.mirror, verdict.outcome.value).inc()
+        _log_verdict(verdict)
+        trouble = failure = ""
+        if verdict.outcome in NEEDS_OPERATOR:
+            trouble = f"mirror {verdict.mirror}: {visible(verdict.path)}: {verdict.outcome.value}"
+            trouble += f" {visible(verdict.note)}{remedy(verdict)}"
+        elif verdict.outcome is not ComparisonOutcome.EQUAL:
+            failure = (
+                f"mirror {verdict.mirror}: {visible(verdict.path)} ({verdict.outcome.value} {visible(verdict.note)})"
+            )
+        self._known.note(verdict.repository, self._clock.now(), trouble=trouble, failure=failure)
+
+    def show(self, _done: int = 0, _total: int = 0) -> None:
+        """Set the metrics and write a report, if one is due."""
+        if time.monotonic() < self._reporter.due:
+            return
+        progress, now = self._known.measure(), self._clock.now()
+        DIFFERING.labels(self._name).set(progress.differing)
+        UNREACHABLE.labels(self._name).set(progress.failing)
+        DONE.labels(self._name).set(progress.done)
+        CARRIED.labels(self._name).set(progress.total)
+        OLDEST.labels(self._name).set(progress.oldest or 0.0)
+        self._reporter.report(list(self._known.list_troubles(now)), now=now, progress=progress)
+
+
+def remedy(verdict: Verdict) -> str:
+    """Return the command that copies the repository again, if an operator must act."""
+    if verdict.outcome not in NEEDS_OPERATOR:
+        return ""
+    return f"; to copy it again: vcsreplicator heal {verdict.mirror} {visible(shlex.quote(verdict.path))} --yes"
 
 
 def _log_verdict(verdict: Verdict) -> None:
