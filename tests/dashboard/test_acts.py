@@ -438,7 +438,8 @@ def test_deliveries_are_listed_by_state_with_their_attempts(tmp_path: Path) -> N
             ("3", "ci", "queued", "3", "2023-11-14 22:20:00"),
         ]
         [(*_, answer)] = cells("exhausted")
-        assert answer == "status 500"
+        attempt = "2023-11-14 22:14:30: 500 after 0.250 s: &lt;b&gt;answer\\x1b 2&lt;/b&gt;"
+        assert answer == f"status 500newest attempts{attempt}"
         assert cells("cancelled") == []
         assert "None is cancelled." in site.get("/deliveries?state=cancelled", headers=AS_READER).text
 

@@ -260,12 +260,15 @@ def test_subscription_lives_from_its_adding_to_its_removal(
 
 
 def test_delivery_is_shown_and_sent_again(file: Path, running: Notifier, log: Log) -> None:
-    with Endpoint(lambda request: Reply(status=500)) as endpoint:
+    with Endpoint(lambda request: Reply(status=500, body=b"no \x1b disk")) as endpoint:
         say(file, "subscription", "add", "ci", endpoint.url)
         publish_pushes(log, "x", 1, 2)
         eventually(lambda: "2 exhausted" in say(file, "deliveries", "list"))
         shown = json.loads(say(file, "deliveries", "show", "1"))
         assert (shown["state"], shown["error"], shown["body"]["type"]) == ("exhausted", "status 500", "changegroup.1")
+        assert [(each["status"], each["answer"]) for each in shown["attempts"]] == [(500, "no \x1b disk")] * 2
+        assert all(0 < each["duration"] < 60 for each in shown["attempts"])
+        assert "\x1b" not in say(file, "deliveries", "show", "1")
         endpoint.reply = lambda request: Reply()
         with pytest.raises(ReplicationError, match="2 deliveries would be sent again; add --yes"):
             say(file, "deliveries", "redeliver", "--exhausted", "ci")

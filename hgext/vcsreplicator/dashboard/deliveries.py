@@ -19,6 +19,9 @@ from ..status.findings import is_overdue
 # Requests to destinations, and deliveries of each destination, that are listed.
 REQUESTS, DELIVERIES = 10, 50
 
+# Attempts of each delivery that are listed, and characters of an answer.
+ATTEMPTS, ANSWER = 5, 200
+
 # States of a delivery.
 STATES = [state.value for state in DeliveryState]
 
@@ -46,12 +49,16 @@ def list_destinations(settings: NotifierSettings, now: float) -> tuple[list[dict
 def list_deliveries(settings: NotifierSettings, state: str | None) -> list[dict[str, Any]]:
     """List each webhook destination with its newest deliveries, by state.
 
-    It has its `destination`, the `deliveries`, and in `counts` the number in each state.
+    It has its `destination`, the `deliveries`, each with its newest `attempts`, and in `counts` the number in each state.
     """
     found = []
     for name, each in settings.destinations.items():
         if isinstance(each, WebhookSettings) and is_there(each.database):
             with closing(Deliveries(each.database)) as deliveries:
                 newest, counts = deliveries.newest(state=state, limit=DELIVERIES), deliveries.counts()
+                for row in newest:
+                    row["attempts"] = deliveries.list_attempts(row["id"], ATTEMPTS)
+                    for attempt in row["attempts"]:
+                        attempt["answer"] = attempt["answer"][:ANSWER]
             found.append({"destination": name, "deliveries": newest, "counts": counts})
     return found

@@ -56,7 +56,8 @@ class DeliveryAttempt:
 class AttemptEnd:
     """How an attempt ended.
 
-    `begun` is the delivery as the attempt began. `state` is queued, with the next `attempt` and `mature_at`, or a final one.
+    `begun` is the delivery as the attempt began. `state` is queued, with the next `attempt` and `mature_at`, or a final one. The
+    attempt took `duration` seconds; `answer` is how the body of the answer begins.
     """
 
     begun: WaitingDelivery
@@ -65,6 +66,8 @@ class AttemptEnd:
     mature_at: float
     status: int | None
     error: str | None
+    duration: float = 0.0
+    answer: str = ""
 
 
 @extensible
@@ -304,6 +307,7 @@ class Deliveries:
                         cursor = self._db.run(sql.GIVE_UP, (*final, *as_begun))
                 if not cursor.rowcount:
                     passed_over.add(begun.id)
+                self._db.run(sql.ADD_ATTEMPT, (begun.id, now, each.duration, *what, each.answer))
         return passed_over
 
     def follow_clock(self, seconds: float, now: float) -> None:
@@ -345,9 +349,17 @@ class Deliveries:
         return [{name: value for name, value in _as_json(row).items() if name != "body"} for row in rows]
 
     def show(self, number: int) -> JsonObject | None:
-        """Return one delivery with its body; None if there is none."""
+        """Return one delivery with its body and its newest `attempts`; None if there is none."""
         rows = self._db.rows(sql.SHOW, (number,))
-        return _as_json(rows[0]) if rows else None
+        return {**_as_json(rows[0]), "attempts": self.list_attempts(number)} if rows else None
+
+    def list_attempts(self, number: int, limit: int = sql.KEPT_ATTEMPTS) -> list[JsonObject]:
+        """List the newest attempts of a delivery, newest first, as far as the database has them.
+
+        `answer` of each is how the body of the answer began: untrusted text.
+        """
+        rows = self._db.rows(sql.ATTEMPTS, (number, limit))
+        return [dict(zip(sql.ATTEMPT_COLUMNS, row, strict=True)) for row in rows]
 
     def last_error(self, subscription: int) -> str | None:
         """Return the newest error of a subscription's deliveries; None if none failed."""

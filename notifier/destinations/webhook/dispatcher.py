@@ -316,7 +316,14 @@ class Dispatcher(threading.Thread):
             spread = 1 + self.settings.jitter * (2 * random.random() - 1)
             mature_at = now + max(self.settings.ladder[attempt] * spread, answer.wait)
         return AttemptEnd(
-            begun=item, state=state, attempt=attempt, mature_at=mature_at, status=answer.status, error=answer.error
+            begun=item,
+            state=state,
+            attempt=attempt,
+            mature_at=mature_at,
+            status=answer.status,
+            error=answer.error,
+            duration=answer.duration,
+            answer=answer.answer,
         )
 
     def _update_health(self, deliveries: Deliveries, item: WaitingDelivery, answer: AttemptResult, now: float) -> None:

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The schema, indexes and SQL statements of the database of webhook deliveries."""
 
+# Attempts of a delivery that are kept, the newest. Each has the slot of its number, in which a later one replaces it.
+KEPT_ATTEMPTS = 20
+
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS subscriptions (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -48,6 +51,19 @@ CREATE INDEX IF NOT EXISTS deliveries_queued ON deliveries (attempt, mature_at) 
 CREATE INDEX IF NOT EXISTS deliveries_finished ON deliveries (state, finished_at) WHERE state <> 'queued';
 CREATE INDEX IF NOT EXISTS deliveries_message ON deliveries (message);
 CREATE INDEX IF NOT EXISTS deliveries_failed ON deliveries (subscription, id) WHERE error IS NOT NULL;
+CREATE TABLE IF NOT EXISTS attempts (
+    delivery INTEGER NOT NULL,
+    slot INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    ended_at REAL NOT NULL,
+    duration REAL NOT NULL,
+    status INTEGER,
+    error TEXT,
+    answer TEXT NOT NULL,
+    PRIMARY KEY (delivery, slot)
+) WITHOUT ROWID;
+CREATE TRIGGER IF NOT EXISTS deliveries_removed AFTER DELETE ON deliveries
+    BEGIN DELETE FROM attempts WHERE delivery = OLD.id; END;
 CREATE TABLE IF NOT EXISTS history (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     time REAL NOT NULL,
@@ -147,6 +163,11 @@ SHIFT = "UPDATE deliveries SET mature_at = mature_at - ? WHERE state = 'queued' 
 BOUND = "UPDATE deliveries SET mature_at = ? WHERE state = 'queued' AND attempt > 0 AND mature_at > ?"
 FINISH = "UPDATE deliveries SET state = ?, attempt = ?, finished_at = ?, status = ?, error = ? WHERE id = ?"
 GIVE_UP = FINISH.replace("id = ?", AS_BEGUN)
+ADD_ATTEMPT = f"""INSERT OR REPLACE INTO attempts
+    SELECT d.id, made.number % {KEPT_ATTEMPTS}, made.number, ?2, ?3, ?4, ?5, ?6 FROM deliveries d,
+    (SELECT COALESCE(MAX(number), 0) + 1 AS number FROM attempts WHERE delivery = ?1) made WHERE d.id = ?1"""
+ATTEMPT_COLUMNS = ("number", "ended_at", "duration", "status", "error", "answer")
+ATTEMPTS = f"SELECT {', '.join(ATTEMPT_COLUMNS)} FROM attempts WHERE delivery = ? ORDER BY number DESC LIMIT ?"
 REQUEUE = """UPDATE deliveries SET state = 'queued', attempt = 0, mature_at = ?, finished_at = NULL
     WHERE id = ? AND state <> 'queued' AND subscription IN (SELECT id FROM subscriptions WHERE removed_at IS NULL)"""
 HASTEN = "UPDATE deliveries SET attempt = 0, mature_at = ? WHERE id = ? AND state = 'queued'"
