@@ -122,14 +122,15 @@ class Project:
         return self.cluster.hg("-R", place, *EVOLVING, *LOG).splitlines()
 
     def settle(self, expected: Said) -> None:
-        """Wait until every mirror has what the master has, and the expected messages came; no other one did."""
+        """Wait until the expected messages came and every mirror has what the master has; no other message did."""
+        eventually(lambda: len(self._messages()) >= self._read + len(expected), f"announced: {expected}")
+        master = self.state(self.cluster.master_root)
         for mirror in self.cluster.about["mirrors"]:
             try:
-                eventually(partial(self._is_equal, mirror["root"]), f"equal at {mirror['name']}")
+                eventually(partial(self._has, master, mirror["root"]), f"equal at {mirror['name']}")
             except AssertionError as error:
-                error.add_note(str(set(self.state(mirror["root"])) ^ set(self.state(self.cluster.master_root))))
+                error.add_note(str(set(self.state(mirror["root"])) ^ set(master)))
                 raise
-        eventually(lambda: len(self._messages()) >= self._read + len(expected), f"announced: {expected}")
         said = self._messages()[self._read :]
         self._read += len(said)
         assert [(line["type"], tuple(sorted(line["data"].get("heads", ())))) for line in said] == expected
@@ -138,9 +139,9 @@ class Project:
         if self.folder.exists():
             self.cluster.hg("-R", self.folder, "verifypushlog", on_master=True)
 
-    def _is_equal(self, root: str) -> bool:
+    def _has(self, state: list[str], root: str) -> bool:
         with contextlib.suppress(sqlite3.OperationalError):  # the mirror is removing the repository just now
-            return self.state(root) == self.state(self.cluster.master_root)
+            return self.state(root) == state
         return False
 
     def _messages(self) -> list[dict[str, Any]]:
@@ -318,10 +319,8 @@ class Story:
         return drafts(node)
 
     def remove(self) -> Said:
-        """HGitaly renames the folder and deletes it; an operator announces that."""
+        """HGitaly renames the folder and deletes it; the relay announces that."""
         self.two.call(REPOSITORY + "RemoveRepository")
-        forgotten = self.cluster.cli("forget", self.two.wire_path, "--yes")
-        assert forgotten.returncode == 0, forgotten.stdout + forgotten.stderr
         self.two.settle(NOTHING)
         return NOTHING
 
@@ -336,14 +335,8 @@ class Story:
 OPERATIONS: list[Callable[[Story], Said]] = [act for name, act in vars(Story).items() if not name.startswith("_")]
 
 
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Heptapod]:
-    with hosting(tmp_path) as host:
-        yield host
-
-
 @contextlib.contextmanager
-def hosting(tmp_path: Path, relay: str = "") -> Iterator[Heptapod]:
+def hosting(tmp_path: Path, relay: str) -> Iterator[Heptapod]:
     """A host as the page configures it, with more lines in `[relay]`."""
     cluster = Cluster(tmp_path)
     master, mirror = blocks_of_the_page(cluster)
@@ -356,31 +349,36 @@ def hosting(tmp_path: Path, relay: str = "") -> Iterator[Heptapod]:
 
 
 @pytest.mark.timeout(900)
-def test_after_each_operation_of_a_real_hgitaly_all_mirrors_are_equal(host: Heptapod) -> None:
+def test_after_each_operation_of_a_real_hgitaly_all_mirrors_are_equal(tmp_path: Path) -> None:
     assert len(OPERATIONS) >= 20
-    story = Story(host)
-    for operate in OPERATIONS:
-        try:
-            story.one.settle(operate(story))
-        except BaseException as error:
-            error.add_note(f"in the operation {operate.__name__}")
-            raise
-    clones = [story.one.list_clone(mirror["url"] + story.one.wire_path) for mirror in host.cluster.about["mirrors"]]
-    assert any("topic:forked" in line for line in clones[0])
-    assert clones == [story.one.list_clone(host.url("one"))] * 2
-    for question in ("verify", "check"):
-        done = host.cluster.cli(question)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.timeout(300)
-def test_the_relay_announces_a_project_that_hgitaly_removed(tmp_path: Path) -> None:
     with hosting(tmp_path, 'scan = 0.5\nremoved = "announce"\nremoved-after = 2\n') as host:
+        story = Story(host)
+        for operate in OPERATIONS:
+            try:
+                story.one.settle(operate(story))
+            except BaseException as error:
+                error.add_note(f"in the operation {operate.__name__}")
+                raise
+        mirrors = host.cluster.about["mirrors"]
+        clones = [story.one.list_clone(mirror["url"] + story.one.wire_path) for mirror in mirrors]
+        assert any("topic:forked" in line for line in clones[0])
+        assert clones == [story.one.list_clone(host.url("one"))] * 2
+        for question in ("verify", "check"):
+            done = host.cluster.cli(question)
+            assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_an_operator_announces_a_project_that_hgitaly_removed(tmp_path: Path) -> None:
+    with hosting(tmp_path, "") as host:
         story = Story(host)
         story.one.settle(story.create())
         story.one.settle(story.push_over_http())
         story.two.call(REPOSITORY + "CreateRepository")
         story.two.settle([("newrepo.1", ())])
         story.one.call(REPOSITORY + "RemoveRepository")
+        forgotten = host.cluster.cli("forget", story.one.wire_path, "--yes")
+        assert forgotten.returncode == 0, forgotten.stdout + forgotten.stderr
         story.one.settle(NOTHING)
         assert story.two.state(host.cluster.about["mirrors"][0]["root"]), "the other project stays"
