@@ -65,18 +65,15 @@ def select_tests(places: Sequence[str]) -> list[str]:
     return selected
 
 
-def run_tests(version: str, places: Sequence[str], marks: str = QUICK, *, is_whole: bool = True) -> tuple[str, str]:
-    """Test places on a version; gives what a cell says of it, and the output if a test failed.
-
-    Unless it is whole, only samples are drawn where `make test` draws them.
-    """
+def run_tests(version: str, places: Sequence[str], marks: str = QUICK) -> tuple[str, str]:
+    """Test places on a version; gives what a cell says of it, and the output if a test failed."""
     python = sys.executable if version == NEWEST else str(environment(version) / "bin" / "python")
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", marks]
     command += OF_6_3 if version == "6.3" else []
     ended = subprocess.run(
         [*command, *select_tests(places)],
         cwd=CHECKOUT,
-        env={**_copy_environment(), "VCSREPLICATOR_TEST_WHOLE": "1" if is_whole else ""},
+        env={**_copy_environment(), "VCSREPLICATOR_TEST_WHOLE": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -12,26 +12,26 @@ from testing.services.keeper import ADDRESS
 from testing.versions.__main__ import NEWEST, PARTS, TOGETHER, is_supported, run_tests, select_tests
 from testing.versions.environment import OLDER, interpreter
 
-# Every way into a mirror that could show something; the first asks for everything.
+# Every way into a mirror that could show something.
 GUARDS = tuple(f"hg/serving/{name}.t" for name in ("everything", "guards", "released", "views"))
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("version", "places", "is_whole"),
+    ("version", "places"),
     [
-        ("7.0", GUARDS[:1], False),
         # The oldest has no wheel: compiling it takes 18 s of a processor.
-        pytest.param("6.3", ("pushlog/record.t", "pushlog/strip.t", "pushlog/wire.t"), True, marks=pytest.mark.slow),
-        pytest.param("7.0", GUARDS, True, marks=pytest.mark.slow),
+        ("6.3", ("pushlog/record.t", "pushlog/strip.t", "pushlog/wire.t")),
+        ("7.0", GUARDS),
     ],
 )
 def test_the_pushlog_on_the_oldest_mercurial_and_the_guards_on_an_older(
-    version: str, places: tuple[str, ...], is_whole: bool, monkeypatch: pytest.MonkeyPatch
+    version: str, places: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever shares one warm `hg` with all runs, as `make test` does, shares none of this version."""
     monkeypatch.setenv(ADDRESS, "no such keeper")
-    cell, output = run_tests(version, places, is_whole=is_whole)
+    cell, output = run_tests(version, places)
     assert cell == f"{len(places)} passed", output
 
 
