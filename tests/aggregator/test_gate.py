@@ -141,6 +141,7 @@ def real(url: str, tmp_path: Path) -> Iterator[Installation]:
             yield installation
 
 
+@pytest.mark.sample(1, keep=("sqlite",))
 @pytest.mark.processes
 def test_a_foreign_level_neither_releases_nor_announces(real: Installation, tmp_path: Path) -> None:
     alpha, beta = keyed(real, tmp_path, "alpha", "beta")
@@ -166,6 +167,7 @@ def test_a_foreign_level_neither_releases_nor_announces(real: Installation, tmp_
     assert "foreign acks beta: another program wrote" in real.alarms()
 
 
+@pytest.mark.sample(1, keep=("sqlite",))
 @pytest.mark.processes
 def test_a_level_counts_after_a_restart_though_a_foreign_one_follows_it(real: Installation, tmp_path: Path) -> None:
     alpha, beta = keyed(real, tmp_path, "alpha", "beta")
@@ -203,6 +205,7 @@ def test_a_level_that_the_log_lost_to_a_foreign_one_raises_an_alarm(memory: Inst
     )
 
 
+@pytest.mark.sample(1, keep=("sqlite",))
 @pytest.mark.processes
 def test_older_records_that_the_log_still_has_are_no_replays_at_a_start(real: Installation, tmp_path: Path) -> None:
     (beta,) = keyed(real, tmp_path, "beta")

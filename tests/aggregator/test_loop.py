@@ -289,6 +289,7 @@ def running(settings: AggregatorSettings, log: Log) -> Iterator[tuple[threading.
         thread.join()
 
 
+@pytest.mark.sample(1, keep=("sqlite",))
 def test_an_older_one_in_the_same_process_leaves_its_loop_with_fenced(url: str, log: Log) -> None:
     with running(AggregatorSettings(beat=0.2), log) as (thread, left), open_log(url, creates=True) as other:
         other.transactor("aggregator").close()
@@ -296,6 +297,7 @@ def test_an_older_one_in_the_same_process_leaves_its_loop_with_fenced(url: str, 
         assert len(left) == 1
 
 
+@pytest.mark.sample(1, keep=("sqlite",))
 def test_a_stop_ends_the_wait_for_records(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "POLL", 3600.0)
     with running(AggregatorSettings(beat=3600.0), log) as (thread, _):
@@ -348,6 +350,7 @@ def test_a_log_that_lost_its_newest_records_is_followed_on(url: str, log: Log) -
     assert report.notices == 16
 
 
+@pytest.mark.sample(1, keep=("sqlite",))
 def test_stopping_commits_what_was_taken(url: str, log: Log) -> None:
     [chain], taken = repositories(1), EVENTS_TOTAL.labels(outcome="taken")
     before = taken._value.get()

@@ -186,6 +186,7 @@ def replace_repository(number: int, *, is_written: bool) -> tuple[KillingLog, li
 
 
 @pytest.mark.more
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("is_written", [False, True], ids=["lost", "without an answer"])
 def test_a_kill_anywhere_ends_a_replaced_repository_with_its_successor(
     is_written: bool,

@@ -75,6 +75,7 @@ def alarms(log: Log) -> str:
     return "\n".join(from_json(AggregatorHeartbeat, beat).alarms) if beat else ""
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("topic", [NOTICES, PENDING])
 def test_only_a_refused_records_repository_waits_for_the_limit(
     url: str, log: Log, tmp_path: Path, set_largest: Callable[[str, int], None], topic: str

@@ -159,7 +159,7 @@ def alter(on_kafka: Checked) -> Callable[[str, dict[str, str]], None]:
     return change
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.services
 @pytest.mark.parametrize(
     ("name", "changed", "code"),
