@@ -154,7 +154,7 @@ def claimed_ports(firsts: Sequence[int] = PORTS) -> Iterator[int]:
             return
 
 
-def difference(transcript: Path, runner: Path, folder: Path, *, one_in: int = 4) -> str:
+def difference(transcript: Path, runner: Path, folder: Path, *, one_in: int = 12) -> str:
     """What the runner says of a transcript that does not hold, or did not run; empty if it holds.
 
     One question in so many is asked where a transcript asks a mirror everything.

@@ -130,14 +130,14 @@ def test_a_service_takes_no_module_from_the_current_folder(tmp_path: Path) -> No
 
 
 def test_a_service_that_dies_starts_again_and_all_end_with_the_demo(tmp_path: Path) -> None:
-    with staying(tmp_path) as (process, ready):
+    with staying(tmp_path, is_warm=True) as (process, ready):
         before = about(ready)["services"]["aggregator"]["pid"]
         os.kill(before, signal.SIGKILL)
         eventually(lambda: about(ready)["services"]["aggregator"]["pid"] not in (before, None), what="a new process id")
-        eventually(lambda: len(running_in(tmp_path)) >= len(ROLES), what="all services run")
+        eventually(lambda: len(working_in(tmp_path)) >= len(ROLES), what="all services run")
         process.kill()
         process.communicate()
-        eventually(lambda: running_in(tmp_path) == [], what="all services ended")
+        eventually(lambda: working_in(tmp_path) == [], what="all services ended")
 
 
 def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:

@@ -129,6 +129,7 @@ def nothing_is_told_while_a_mirror_is_away(folder: Path, repositories: int, time
         assert report.notices == repositories + count
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_one_mirror_stopped_for_twelve_pushes_over_four_repositories(tmp_path: Path) -> None:
     nothing_is_told_while_a_mirror_is_away(tmp_path, 4, 3)

@@ -373,7 +373,7 @@ def test_a_kill_before_a_strip_deletes_its_markers_keeps_none_of_them(site, scen
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.timeout(1800)
 def test_a_kill_anywhere_loses_and_invents_nothing(site, scenario, told):
-    struck, tried, places = kills(site, scenario, 6)
+    struck, tried, places = kills(site, scenario, 4)
     told(f"{scenario}: {struck} kills, drawn from {places}")
     assert struck > tried * 0.6  # no two runs are quite alike
 
@@ -412,7 +412,7 @@ def full_disks(site, scenario, count):
 
 @pytest.mark.timeout(1800)
 def test_a_full_disk_loses_and_invents_nothing(site):
-    full_disks(site, "changesets, bookmarks, phases and markers", 4)
+    full_disks(site, "changesets, bookmarks, phases and markers", 2)
 
 
 @pytest.mark.slow

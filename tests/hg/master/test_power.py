@@ -139,7 +139,7 @@ def test_a_power_cut_takes_no_push_out_of_a_pushlog_that_is_not_synced(site: Sit
     prefix = f"{folder}/.hg/pushlog2.db"
     others = {path: content for path, content in present.items() if not path.startswith(prefix)}
     chance = random.Random(SEED)
-    left = [{path: node for path, node in cut.items() if path.startswith(prefix)} for cut in disk.cuts(chance, 60)]
+    left = [{path: node for path, node in cut.items() if path.startswith(prefix)} for cut in disk.cuts(chance, 20)]
     assert any(files != left[0] for files in left)
     for number, files in enumerate(left):
         write({**others, **files}, folder)
@@ -163,7 +163,7 @@ def test_a_repaired_pushlog_is_on_disk_before_it_has_its_name(site: Site) -> Non
 @pytest.mark.sample(1, keep=("[changesets", "[strip"))
 @pytest.mark.parametrize("scenario", SCENARIO)
 def test_a_power_cut_at_a_sync_leaves_a_push_whole_or_undone(site: Site, scenario: str) -> None:
-    assert cuts(site, scenario, by_chance=2, sample=12) == 12
+    assert cuts(site, scenario, by_chance=2, sample=6) == 6
 
 
 @pytest.mark.slow

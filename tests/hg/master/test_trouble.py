@@ -112,6 +112,7 @@ def test_a_damaged_outbox_is_one_line_and_the_repository_can_begin_anew(master, 
     assert anew == ["created", "changed"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("how", ["unbundle", "pushkey-phase"])
 def test_a_push_that_saw_what_is_rolled_back_now_is_told_to_begin_again(master, log, how):
     master.create("one")

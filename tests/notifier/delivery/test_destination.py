@@ -351,7 +351,7 @@ def test_killed_at_every_step_it_repeats_and_never_skips(receiver: Receiver, tmp
 @pytest.mark.hunt
 @every_kind("jsonlines", "webhook")
 def test_killed_at_a_few_steps_it_repeats_and_never_skips(receiver: Receiver, tmp_path: Path) -> None:
-    survive_kills(receiver, tmp_path, every=60)
+    survive_kills(receiver, tmp_path, every=120)
 
 
 def survive_kills(receiver: Receiver, folder: Path, *, every: int) -> None:

@@ -313,7 +313,7 @@ def settled_late(log: Log) -> Settle:
 
 MANY = int(os.environ.get("VCSREPLICATOR_TEST_KILLS", "100"))
 KILLS = [
-    pytest.param(4),
+    pytest.param(2),
     pytest.param(MANY, id="many", marks=[pytest.mark.slow, pytest.mark.hunt, pytest.mark.timeout(3600)]),
 ]
 Told = Callable[[object], None]
@@ -330,6 +330,7 @@ def kill_on_a_log(log: Log, url: str, folder: Path, kills: int, told: Told) -> N
     told(f"decoder, topic to topic: {kills} kills, {number} messages, none lost, none twice")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", KILLS)
 def test_a_killed_decoder_loses_nothing_and_repeats_nothing_in_the_log(
     log: Log, tmp_path: Path, told: Told, kills: int

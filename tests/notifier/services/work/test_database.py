@@ -40,6 +40,7 @@ WorkDatabase(sys.argv[1]).migrate()
 """
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("statements", [1, 2, 5, 11])
 def test_migration_that_was_killed_begins_anew(tmp_path: Path, statements: int) -> None:
     url = f"sqlite:///{tmp_path}/work.db"

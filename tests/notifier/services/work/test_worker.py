@@ -843,7 +843,7 @@ def test_migrations_make_the_tables_of_the_schema(database: str) -> None:
 def test_the_database_says_what_repositories_say_after_kills_under_load(
     host: HgHost, broker: HgQueueSender, database: str, tmp_path: Path
 ) -> None:
-    survive_kills(host, broker, database, tmp_path, kills=2)
+    survive_kills(host, broker, database, tmp_path, kills=1)
 
 
 @pytest.mark.hunt
