@@ -86,7 +86,7 @@ endef
 test: $(VENV)/installed-for-tests
 	PYTHON=$(BIN)/python $(INSTALL) services
 	export TMPDIR=$${TMPDIR:-$(MEMORY)} VCSREPLICATOR_TEST_SEED=$${VCSREPLICATOR_TEST_SEED:-20261122}; \
-	$(PYTEST) $(AT_ONCE) $(SECOND_LOOK) $(KEPT) -m "not slow" $(TESTS)
+	$(PYTEST) $(AT_ONCE) $(SECOND_LOOK) $(KEPT) -m "not slow" --hypothesis-profile=quarter $(TESTS)
 
 test-all: $(VENV)/installed-for-tests
 	PYTHON=$(BIN)/python $(INSTALL) services

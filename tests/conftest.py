@@ -36,8 +36,9 @@ from testing.services.process import Service
 from testing.services.rabbitmq import RabbitMQ, RabbitMQOfTest, TlsRabbitMQ
 
 # Hypothesis' own defaults, but no example fails because the machine is loaded. `make check` wants an answer in seconds, not after
-# the minutes in which a failing example is made smaller.
+# the minutes in which a failing example is made smaller; `make test`, whose examples are the same each time, takes a quarter.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quarter", settings.get_profile("patient"), max_examples=25)
 settings.register_profile(
     "quick", settings.get_profile("patient"), max_examples=3, phases=set(Phase) - {Phase.shrink, Phase.explain}
 )
