@@ -159,6 +159,7 @@ PUBLIC = '[public.urls]\n"" = "https://hg.example/"\n'
 RELAY = 'socket = "/s"\nsource = "hg://m"\n'
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize(
     ("section", "complaint"),
     [

@@ -60,6 +60,7 @@ def master(tmp_path: Path, relay: socket.socket) -> Path:
     return tmp_path
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("words", [["check"], ["config", "check"], ["relay"]])
 def test_a_master_on_a_disk_that_ignores_case_is_refused(master: Path, words: list[str]) -> None:
     root = ignore_case(master / "repos")

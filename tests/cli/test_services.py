@@ -75,6 +75,7 @@ def end_of(folder: Path, text: str, *words: str) -> tuple[int, str]:
     return done.returncode, json.loads(last)["reason"].replace(str(file), "FILE")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("words", [("aggregator",), ("verify", "alpha", "--continuous"), ("poll",)], ids=" ".join)
 def test_a_port_in_use_is_named_with_file_and_key(tmp_path: Path, words: tuple[str, ...]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:

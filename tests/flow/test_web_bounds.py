@@ -115,7 +115,7 @@ REQUESTS = {
 }
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda text: text[:40])
 def test_a_costly_request_ends_while_others_are_answered(url: str, request_: str) -> None:
     separator = "" if request_.startswith("?") else "/"

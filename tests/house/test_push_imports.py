@@ -177,6 +177,7 @@ class Server:
         return set(self._modules.read_text().split())
 
 
+@pytest.mark.sample(1)
 @pytest.mark.processes
 @pytest.mark.parametrize(("hgrc", "awaited"), SERVED, ids=["pushlog", "master"])
 def test_a_client_that_leaves_no_time_gets_its_answers_at_once(tmp_path: Path, hgrc: str, awaited: set[str]) -> None:
@@ -186,6 +187,7 @@ def test_a_client_that_leaves_no_time_gets_its_answers_at_once(tmp_path: Path, h
     assert not server.list_modules() & awaited
 
 
+@pytest.mark.sample(1)
 @pytest.mark.processes
 @pytest.mark.parametrize(("hgrc", "awaited"), SERVED, ids=["pushlog", "master"])
 def test_a_server_loads_what_a_push_uses_while_its_client_works(tmp_path: Path, hgrc: str, awaited: set[str]) -> None:

@@ -267,7 +267,7 @@ def flip(file: Path, at: int) -> None:
     file.write_bytes(data)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "what",
     [
@@ -373,7 +373,7 @@ def test_what_replaces_the_releases_bookmarks_is_replaced(bench: Bench, make: Ca
         assert file.read_text() == shown != ""
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["bookmarks", "hgrc"])
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
 def test_what_replaces_a_file_that_mercurial_reads_is_replaced(
@@ -396,7 +396,7 @@ def test_what_replaces_a_file_that_mercurial_reads_is_replaced(
         assert equal(bench, patient)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["bookmarks", "replicated-bookmarks"])
 @pytest.mark.parametrize("how", ["lost", "older"])
 def test_lost_or_older_bookmarks_are_found_without_another_push(bench: Bench, name: str, how: str) -> None:
@@ -445,6 +445,7 @@ class Killed(BaseException):
     """Instead of a kill."""
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("place_name", ["exchange", "set_aside"])
 def test_a_damaged_repository_never_returns_after_a_kill_at_exchange(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, place_name: str
@@ -471,7 +472,7 @@ def test_a_damaged_repository_never_returns_after_a_kill_at_exchange(
     assert equal(bench, patient)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("part", ["changesets", "heads", "phases", "bookmarks", "markers", "pushlog", "digest"])
 def test_a_copy_that_is_not_as_the_master_takes_the_place_of_nothing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, part: str

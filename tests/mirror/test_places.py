@@ -551,6 +551,7 @@ Mirror(Path({folder!r})).release_new()
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.processes
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_worker_killed_behind_a_move_leaves_no_lock_that_holds(mirror: Mirror, tmp_path: Path, count: int) -> None:

@@ -172,7 +172,7 @@ def test_an_answer_that_its_client_takes_gets_more_time(url: str) -> None:
     assert get(f"{url}/long") == (200, b"a" * 6_600_000)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("method", "behind"),
     [("GET", b""), ("POST", b""), ("OPTIONS", b""), ("GET", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * 3)],

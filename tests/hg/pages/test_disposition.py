@@ -64,7 +64,7 @@ def test_the_file_of_any_name_is_answered_with_its_name(pages: AskedPages, name:
     assert answer.headers["Content-Disposition"].endswith(f"; filename*=UTF-8''{quote(name, safe='')}.txt")
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "name", [*(f"{kind} {name}" for kind in ("tag", "bookmark") for name in NAMES), f"branch {NAMES[0]}"]
 )

@@ -72,6 +72,7 @@ def test_a_power_cut_that_takes_the_release_waits_for_it(cut: tuple[Author, Path
     assert (outcome.serving, read_shown(folder)) == (2, (2, 1, 2))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "lost", "is_filled"),
     [

@@ -340,6 +340,7 @@ def test_the_page_of_a_phone_in_the_dark_breaks_no_default_rule(browser, long_wo
     assert complaints(browser) == []
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_hash_takes_twelve_digits_of_one_line_and_is_selected_whole(browser, long_words, width):
     with emulating(browser, width=width, scheme="light"):
