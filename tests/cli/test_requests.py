@@ -3,15 +3,20 @@
 
 import os
 import pwd
+import threading
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.cli.requests import find_webhook, who
+from hgext.vcsreplicator.cli.requests import ask_destination, find_webhook, who
 from hgext.vcsreplicator.config import load
+from hgext.vcsreplicator.log import NOTIFIER, NewRecord, topics
+from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import Refused
-from notifier.destinations.state import Kind, StateDatabase
+from hgext.vcsreplicator.words.shape import from_json, to_json
+from notifier.destinations.state import Kind, RequestRecord, StateDatabase
 
 
 def test_a_user_whom_the_system_does_not_know_is_named_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,3 +62,25 @@ def test_a_webhook_destination_that_cannot_be_chosen_is_refused(
     with pytest.raises(Refused) as refused:
         find_webhook(load(file), name)
     assert str(refused.value) == f"{file} {refusal}"
+
+
+def test_the_answer_of_a_false_notifier_has_no_control_character(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text(
+        f'log = "sqlite://{tmp_path}/log.db"\n[public.urls]\n"" = "https://hg.example/"\n[notifier]\n'
+        f'state = "{tmp_path}/state.db"\n[notifier.lines]\ntype = "jsonlines"\nfile = "{tmp_path}/lines"\n'
+    )
+    with open_log(f"sqlite://{tmp_path}/log.db", creates=True) as log:
+        log.create(topics())
+        said: list[str] = []
+        asking = threading.Thread(
+            target=lambda: said.append(
+                ask_destination(load(tmp_path / "x.toml"), "lines", "pause", {}, person="me", wait=30)
+            )
+        )
+        with closing(log.reader({(NOTIFIER, 0): 0})) as reader:
+            asking.start()
+            [request] = reader.poll(5)
+        answer = replace(from_json(RequestRecord, request.value or b""), done_at=1.0, result="paused\x1b]0;x\a")
+        log.append([NewRecord(topic=NOTIFIER, key=request.key, value=to_json(answer))])
+        asking.join()
+    assert said == ["paused\\x1b]0;x\\x07"]

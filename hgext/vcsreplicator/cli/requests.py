@@ -24,7 +24,7 @@ from ..log import NOTIFIER, ROSTER, ROSTER_REQUESTS, Log, NewRecord
 from ..log.requests import OperatorRequest
 from ..status.findings import is_overdue
 from ..words.clock import SystemClock
-from ..words.errors import Refused, Unavailable
+from ..words.errors import Refused, Unavailable, visible
 from ..words.roster import Decision, Roster, RosterRequest, Verb
 from ..words.shape import from_json, to_json
 from .options import log_of
@@ -107,7 +107,7 @@ def ask_destination(
     wait: float,
     show: Callable[[int, int], None] | None = None,
 ) -> str:
-    """Record the request of a person, wait for the notifier, and return its answer.
+    """Record the request of a person, wait for the notifier, and return its answer, without control characters.
 
     `show` gets how much of the log a replay has read, of how much, on the notifier's machine. Raises Unanswered if there is no
     answer within `wait` seconds, Refused if it failed or nothing was done, or for a skip without an id unless the notifier runs on
@@ -136,9 +136,10 @@ def ask_destination(
             if not is_here:
                 raise
         request = _await_answer(state, destination, asked, follower, wait, show)
+    result = visible(str(request.result))  # all who may write the topic may have answered
     if request.has_failed:
-        raise Refused(f"{destination}: {request.result}")
-    return str(request.result)
+        raise Refused(f"{destination}: {result}")
+    return result
 
 
 def _await_answer(
