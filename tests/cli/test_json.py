@@ -14,8 +14,10 @@ from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import BadConfig, ReplicationError
+from notifier.clients.secret import Secret
 from notifier.destinations.state import Kind, StateDatabase
 from notifier.destinations.webhook.deliveries import Deliveries
+from notifier.destinations.webhook.subscription import Subscription
 
 pytestmark = pytest.mark.processes
 
@@ -58,12 +60,17 @@ def test_requests_are_listed_with_who_and_what(file: Path, tmp_path: Path) -> No
     )
 
 
+def _subscribe(folder: Path, subscription: Subscription, name: str = "ci") -> None:
+    """Add a subscription as the notifier does, which answers the request of the verb."""
+    with closing(Deliveries(str(folder / "deliveries.db"))) as deliveries:
+        assert deliveries.subscriptions.add(name, subscription, origin="command", who="dana", now=time.time())
+
+
 def test_a_subscription_is_listed_with_all_members_but_its_secrets(file: Path, tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.touch()
-    words = ["--header", "Authorization: Bearer hunter2", "--header", "X-Team: build", "--secret-file", str(key)]
-    add = ["subscription", "add", "ci", "https://ci.example/", *words, "-c", str(file)]
-    assert CliRunner().invoke(program, add).exit_code == 0
+    headers = {"Authorization": "Bearer hunter2", "X-Team": "build"}
+    _subscribe(tmp_path, Subscription(url="https://ci.example/", headers=headers, secrets=(Secret(file=str(key)),)))
     [listed] = printed(file, "subscription", "list")
     assert listed.pop("created_at") == pytest.approx(time.time(), abs=600)
     assert listed == {
@@ -83,25 +90,24 @@ def test_a_subscription_is_listed_with_all_members_but_its_secrets(file: Path, t
             "timeout": 10.0,
             "concurrency": 4,
             "order": "strict",
+            "is_signed": True,
         },
     }
 
 
 def test_a_subscription_that_is_paused_or_fails_says_so_and_why(file: Path, tmp_path: Path) -> None:
-    for words in (["add", "ci", "https://ci.example/"], ["add", "bot", "https://bot.example/"], ["pause", "bot"]):
-        assert CliRunner().invoke(program, ["subscription", *words, "-c", str(file)]).exit_code == 0
+    for name in ("ci", "bot"):
+        _subscribe(tmp_path, Subscription(url="https://ci.example/"), name)
     with closing(Deliveries(str(tmp_path / "deliveries.db"))) as deliveries:
+        deliveries.subscriptions.pause("bot", "by an operator", who="dana", now=1.0)
         deliveries.subscriptions.failing(1, 1000.0)
     listed = {each["name"]: each for each in printed(file, "subscription", "list")}
     assert (listed["ci"]["state"], listed["ci"]["failing_since"]) == ("failing", 1000.0)
     assert (listed["bot"]["state"], listed["bot"]["paused_reason"]) == ("paused", "by an operator")
 
 
-def test_the_history_of_subscriptions_is_listed(file: Path) -> None:
-    assert (
-        CliRunner().invoke(program, ["subscription", "add", "ci", "https://ci.example/", "-c", str(file)]).exit_code
-        == 0
-    )
+def test_the_history_of_subscriptions_is_listed(file: Path, tmp_path: Path) -> None:
+    _subscribe(tmp_path, Subscription(url="https://ci.example/"))
     [change] = printed(file, "subscription", "history")
     assert (change["subscription"], change["what"]) == ("ci", "added")
     assert change["time"] == pytest.approx(time.time(), abs=600)

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The verbs for operators of the notifier, and the subscriber's `listen`."""
 
+import base64
 import datetime
+import hashlib
+import hmac
 import json
 import os
 import re
@@ -21,6 +24,7 @@ from hgext.vcsreplicator.log import NOTIFIER, Log, NewRecord
 from hgext.vcsreplicator.words.errors import Refused, ReplicationError, Unavailable
 from notifier.destinations.pulse.listener import ListenSettings, ReceivedMessage, listen
 from notifier.destinations.state import StateDatabase
+from notifier.destinations.webhook.signing import signing_key
 from notifier.publishing import settings as notifier_settings
 from testing.builders.notifier.endpoint import Endpoint, Reply
 from testing.builders.notifier.notices import publish_pushes
@@ -142,10 +146,17 @@ def test_webhooks_are_changed_from_a_machine_without_the_notifier(
     elsewhere.write_text(file.read_text().replace(f"{tmp_path}/notifier", f"{tmp_path}/absent"))
     elsewhere.write_text(elsewhere.read_text().replace(f"{tmp_path}/deliveries", f"{tmp_path}/missing"))
     with Endpoint(lambda request: Reply(status=422)) as endpoint:
-        assert say(elsewhere, "subscription", "add", "ci", endpoint.url) == "hooks: ci added\n"
+        added = say(elsewhere, "subscription", "add", "ci", endpoint.url).split()
+        assert added[:6] + added[7:] == ["secret", "of", "ci,", "shown", "this", "once:", "hooks:", "ci", "added"]
         assert endpoint.url in say(elsewhere, "subscription", "list")
         with pytest.raises(Refused, match=r"^hooks: failed: status 422 after \d\.\d+ s$"):
             say(elsewhere, "subscription", "test", "ci")
+        example = endpoint.requests[0]
+        content = f"{example.headers['webhook-id']}.{example.headers['webhook-timestamp']}.{example.text}"
+        digest = hmac.new(signing_key(added[6]), content.encode(), hashlib.sha256).digest()
+        assert example.headers["webhook-signature"] == f"v1,{base64.b64encode(digest).decode()}"
+        assert added[6] not in say(elsewhere, "subscription", "list", "--json")
+        assert added[6] not in say(elsewhere, "destination", "requests", "--json")
         publish_pushes(log, "x", 1, 1)
         eventually(lambda: "1 exhausted" in say(elsewhere, "deliveries", "list"))
         assert say(elsewhere, "subscription", "pause", "ci") == "hooks: ci paused\n"
@@ -261,7 +272,7 @@ def test_subscription_lives_from_its_adding_to_its_removal(
 
 def test_delivery_is_shown_and_sent_again(file: Path, running: Notifier, log: Log) -> None:
     with Endpoint(lambda request: Reply(status=500, body=b"no \x1b disk")) as endpoint:
-        say(file, "subscription", "add", "ci", endpoint.url)
+        assert say(file, "subscription", "add", "ci", endpoint.url, "--unsigned") == "hooks: ci added\n"
         publish_pushes(log, "x", 1, 2)
         eventually(lambda: "2 exhausted" in say(file, "deliveries", "list"))
         shown = json.loads(say(file, "deliveries", "show", "1"))
@@ -269,6 +280,7 @@ def test_delivery_is_shown_and_sent_again(file: Path, running: Notifier, log: Lo
         assert [(each["status"], each["answer"]) for each in shown["attempts"]] == [(500, "no \x1b disk")] * 2
         assert all(0 < each["duration"] < 60 for each in shown["attempts"])
         assert "\x1b" not in say(file, "deliveries", "show", "1")
+        assert "webhook-signature" not in endpoint.requests[0].headers
         endpoint.reply = lambda request: Reply()
         with pytest.raises(ReplicationError, match="2 deliveries would be sent again; add --yes"):
             say(file, "deliveries", "redeliver", "--exhausted", "ci")
@@ -302,6 +314,7 @@ def test_redelivery_that_queues_nothing_is_refused(file: Path, running: Notifier
         (("deliveries", "show", "9" * 20), "9 is not in the range"),
         (("deliveries", "redeliver", "9" * 20), "9 is not in the range"),
         (("subscription", "add", "x", "ftp://x"), "url: expected https"),
+        (("subscription", "add", "x", "https://x", "--unsigned", "--secret-file", "/k"), "expected no --secret-file"),
         (("replay", "--repository", "caf\udce9", "--to", "lines", "--since", "1"), "expected text in UTF-8"),
         (("destination", "skip", "lines", "--message", "\udce9", "--yes"), "expected text in UTF-8"),
         (("subscription", "add", "x", "https://x", "--header", "foo"), "--header: expected NAME:VALUE, got 'foo'"),

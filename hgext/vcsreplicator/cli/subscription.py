@@ -60,7 +60,12 @@ def _as_data(stored: "StoredSubscription") -> dict[str, Any]:
         "state": "paused" if stored.paused_reason else state,
         "paused_reason": stored.paused_reason,
         "failing_since": stored.failing_since,
-        "subscription": {**plain(wanted), "filter": wanted.filter, "headers": headers},
+        "subscription": {
+            **{name: value for name, value in plain(wanted).items() if name != "key"},
+            "filter": wanted.filter,
+            "headers": headers,
+            "is_signed": wanted.is_signed,
+        },
     }
 
 
@@ -102,6 +107,7 @@ def _check_name(ctx: click.Context, parameter: click.Parameter, value: str) -> s
     metavar="FILE",
     help="Key to sign requests; may be repeated.",
 )
+@click.option("--unsigned", is_flag=True, help="Send requests without a signature.")
 @click.option("--timeout", default=10.0, show_default=True, metavar="SECONDS", help="How long a request may take.")
 @click.option("--concurrency", default=4, show_default=True, help="Parallel requests.")
 @click.option("--speed", is_flag=True, help="Deliver without order within a repository.")
@@ -109,7 +115,10 @@ def _check_name(ctx: click.Context, parameter: click.Parameter, value: str) -> s
 @with_webhook
 @with_config
 def add(config: Config, destination: str | None, name: str, url: str, wait: float, **options: Any) -> None:
-    """Add a subscription; it gets messages about later pushes."""
+    """Add a subscription; it gets messages about later pushes.
+
+    Without --secret-file, a secret is made for it and shown this once.
+    """
     from notifier.destinations.webhook.changes import request_subscription
     from notifier.destinations.webhook.signing import WrongKey, find_wrong
 
@@ -120,15 +129,20 @@ def add(config: Config, destination: str | None, name: str, url: str, wait: floa
         find_wrong(subscription.secrets, "--secret-file")
     except (ValueError, WrongKey) as error:
         raise Refused(str(error)) from error
+    if subscription.key is not None:  # before the wait: a request that was recorded is carried out even if this ends
+        click.echo(f"secret of {name}, shown this once: {subscription.key}")
     ask_notifier(config, chosen, "subscribe", request_subscription(name, subscription), wait=wait)
 
 
 def _make_subscription(
-    url: str, *, headers: tuple[str, ...], secret_files: tuple[str, ...], speed: bool, **options: Any
+    url: str, *, headers: tuple[str, ...], secret_files: tuple[str, ...], unsigned: bool, speed: bool, **options: Any
 ) -> Any:
     from notifier.clients.secret import Secret
+    from notifier.destinations.webhook.signing import make_key
     from notifier.destinations.webhook.subscription import Order, Subscription
 
+    if unsigned and secret_files:
+        raise Refused("--unsigned: expected no --secret-file")
     pairs = [header.partition(":") for header in headers]
     if wrong := [name for name, colon, _ in pairs if not colon]:
         raise Refused(f"--header: expected NAME:VALUE, got {quote_value(wrong[0])}")
@@ -139,6 +153,7 @@ def _make_subscription(
             url=url,
             headers={name.strip(): value.strip() for name, _, value in pairs} or None,
             secrets=tuple(Secret(file=file) for file in secret_files),
+            key=None if unsigned or secret_files else make_key(),
             order=Order.SPEED if speed else Order.STRICT,
             **options,
         )

@@ -121,13 +121,18 @@ class Webhooks:
     def find_troubles(self) -> Sequence[ServiceTrouble]:
         """Return which subscriptions are failing or paused.
 
-        If the dispatcher fails, that is first: then nothing is delivered.
+        If the dispatcher fails, that is first: then nothing is delivered. Unsigned ones that a command added are named as meant.
         """
         found = []
         if (failure := self._dispatcher.failure) is not None:
             text = f"destination {self.name} delivers nothing: {failure[0]}; see: journalctl -u vcsreplicator-notifier"
             found.append(ServiceTrouble(text=text, since=failure[1]))
         for each in self._deliveries.subscriptions.all():
+            if each.origin == "command" and not each.subscription.is_signed:
+                text = (
+                    f"subscription {each.name} of {self.name} is unsigned; its receiver cannot know who sent a request"
+                )
+                found.append(ServiceTrouble(text=text, since=each.created_at, is_meant=True))
             paused, since, last = each.paused_reason, each.failing_since, None
             if since is not None:
                 last = self._deliveries.last_error(each.id)

@@ -28,7 +28,7 @@ from .deliveries import AttemptEnd, Deliveries, DeliveryAttempt, DeliveryState
 from .fairness import AttemptLane, Member, Queues, WaitingDelivery
 from .request import AttemptResult, DeliveryVerdict, RequestSender
 from .settings import DeliverySettings
-from .signing import read_keys
+from .signing import read_keys, signing_key
 from .subscription import Subscription
 from .subscriptions import StoredSubscription
 
@@ -232,7 +232,8 @@ class Dispatcher(threading.Thread):
     def _attempt_request(self, outgoing: DeliveryAttempt, subscription: Subscription) -> AttemptResult:
         begun = self.clock.monotonic()
         try:
-            keys = read_keys(subscription.secrets)
+            made = () if subscription.key is None else (signing_key(subscription.key),)
+            keys = [*made, *read_keys(subscription.secrets)]
             answer = self.sender.send(outgoing, subscription, keys, self.clock.now())
         except BadConfig as error:
             answer = AttemptResult(verdict=DeliveryVerdict.AGAIN, error=str(error))

@@ -45,6 +45,9 @@ class DeliverySettings:
         within(self, jitter=(0, 1), workers=(1, 200), pause_after=long, keep_delivered=long, keep_failed=long)
         absolute(self, "database")
         self.networks()
+        for name, subscription in (self.subscriptions or {}).items():
+            if subscription.key is not None:
+                raise ValueError(f"subscriptions.{name}.key: expected none; name the file of a secret in secrets")
 
     @property
     def kept_in(self) -> str:

@@ -3,6 +3,7 @@
 
 import base64
 import binascii
+import secrets as random
 from collections.abc import Sequence
 
 from hgext.vcsreplicator.words.errors import BadConfig
@@ -15,6 +16,11 @@ _LEAST, _MOST = 24, 64
 
 class WrongKey(BadConfig):
     """A secret can be read and is no key."""
+
+
+def make_key() -> str:
+    """Return the text of a new key."""
+    return _PREFIX + base64.b64encode(random.token_bytes(32)).decode()
 
 
 def read_keys(secrets: Sequence[Secret], where: str = "secrets") -> list[bytes]:

@@ -4,7 +4,7 @@
 import enum
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from hgext.vcsreplicator.words.errors import quote_value
@@ -14,6 +14,7 @@ from hgext.vcsreplicator.words.shape import Seconds, within
 from ...clients.secret import Secret
 from ...delivery.destination import DOCUMENTED, check_types
 from .filter import check_filter
+from .signing import signing_key
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _OURS = ("webhook-", "vcsreplicator-", "content-", "proxy-")
@@ -32,7 +33,10 @@ class Order(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """One endpoint and what it wants; docs/destinations.md explains each key."""
+    """One endpoint and what it wants; docs/destinations.md explains each key.
+
+    `key` is a secret that `subscription add` made: the log has it, and the file may not.
+    """
 
     url: str
     method: str = "POST"
@@ -40,6 +44,7 @@ class Subscription:
     filter: str | None = None
     headers: Mapping[str, str] | None = None
     secrets: tuple[Secret, ...] = ()
+    key: str | None = field(default=None, repr=False)
     timeout: Seconds = 10.0
     concurrency: int = 4
     order: Order = Order.STRICT
@@ -61,6 +66,13 @@ class Subscription:
                 raise ValueError(f"headers.{name}: expected printable ASCII")
         if self.filter is not None:
             check_filter(self.filter)
+        if self.key is not None:
+            signing_key(self.key)
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether a receiver can know who sent a request."""
+        return bool(self.key or self.secrets)
 
     @property
     def is_https(self) -> bool:

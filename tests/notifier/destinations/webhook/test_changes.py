@@ -20,6 +20,7 @@ from notifier.destinations.webhook.changes import carry_out, request_redelivery,
 from notifier.destinations.webhook.deliveries import AttemptEnd, Deliveries, DeliveryState
 from notifier.destinations.webhook.destination import Webhooks, WebhookSettings
 from notifier.destinations.webhook.settings import DeliverySettings
+from notifier.destinations.webhook.signing import make_key
 from notifier.destinations.webhook.subscription import Subscription
 from notifier.messages.message import messages
 from testing.builders.log.memorylog import MemoryLog
@@ -64,6 +65,31 @@ def test_a_subscription_is_added_whole_and_twice_is_as_once(asked: Asked) -> Non
     [stored] = asked.deliveries.subscriptions.all()
     assert (stored.subscription, stored.origin) == (CI, "command")
     assert [line[1:] for line in asked.deliveries.subscriptions.history(9)] == [("ci", "added", "dana")]
+
+
+def test_an_unsigned_subscription_of_a_command_is_named_as_meant(tmp_path: Path) -> None:
+    settings = WebhookSettings(database=str(tmp_path / "deliveries.db"))
+    with closing(Webhooks("hooks", settings, HandClock(), log := with_topics(MemoryLog()))) as webhooks:
+        webhooks.restore(log.append)
+        for name, wanted in (("signed", replace(CI, key=make_key())), ("ci", CI)):
+            argument = request_subscription(name, wanted)
+            webhooks.carry_out(OperatorRequest(1, "hooks", Kind.SUBSCRIBE, argument, "dana", 1.0, None, None))
+        [trouble] = webhooks.find_troubles()
+    assert trouble.is_meant
+    assert trouble.text.startswith("subscription ci of hooks is unsigned")
+
+
+def test_the_file_may_not_hold_a_key_and_no_key_is_quoted() -> None:
+    key = make_key()
+    with pytest.raises(ValueError, match=r"subscriptions\.ci\.key: expected none; .* in secrets") as refused:
+        DeliverySettings(database="/unused", subscriptions={"ci": replace(CI, key=key)})
+    assert key not in f"{refused.value}{replace(CI, key=key)!r}"
+
+
+def test_a_made_key_that_is_none_is_refused_and_not_quoted(asked: Asked) -> None:
+    answer = asked.ask(Kind.SUBSCRIBE, name="ci", subscription={**plain(CI), "key": "whsec_short"})
+    assert answer.startswith("nothing added: ")
+    assert "short" not in answer
 
 
 def test_another_subscription_of_a_name_that_is_taken_is_not_added(asked: Asked) -> None:
