@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from mercurial.utils import cborutil
 
 from hgext.vcsreplicator.hg import observe
 from hgext.vcsreplicator.hg.promoting import continue_outbox, read_hgrc
@@ -16,6 +17,7 @@ from hgext.vcsreplicator.outbox.entry import NewestEvent
 from hgext.vcsreplicator.outbox.file import Outbox, outbox_of
 from hgext.vcsreplicator.words.errors import Refused
 from testing.builders.master.pushing import Master, new_master
+from testing.checks.agreement import page
 
 
 @pytest.fixture
@@ -88,3 +90,16 @@ def test_an_outbox_goes_on_after_the_checkpoint_also_after_a_kill(folder: Path) 
     checkpoint = replace(checkpoint, incarnation="f" * 32)
     with pytest.raises(Refused, match="an outbox of another history"):
         promote()
+
+
+@pytest.mark.processes
+def test_a_promoted_master_shows_pushes_after_the_last_release() -> None:
+    with new_master() as master:
+        master.create("x")
+        for text in ("released to the mirror", "pushed to the new master"):
+            master.commit("x", text)
+            master.push("x")
+        released = cborutil.streamencode({b"heads": [], b"last_push_id": 1})
+        (master.root / "x/.hg/replicated-data").write_bytes(b"".join(released))
+        with master.serve("x") as url:
+            assert '"lastpushid": 2' in page(f"{url}json-pushes?version=2")[1]

@@ -81,6 +81,9 @@ def _with_capture(
         replication_path = path
         replication_root = root_of(settings, folder)
 
+        def _pushlog_limit(self) -> None:
+            """Show the whole pushlog, whatever the last release was while the repository was a mirror's."""
+
         def transaction(self, desc: bytes, report: Any = None) -> Transaction:
             repo = self.unfiltered()
             if repo.currenttransaction() is not None:
