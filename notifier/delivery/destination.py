@@ -153,12 +153,12 @@ class KeepingDestination(Protocol):
     def restore(self, write: Write) -> None:
         """Bring the database and the log in line, once before `start`; raises BadConfig or Unavailable.
 
-        What it puts into the log later, too, it gives to `write`, which appends all records or none, and raises Fenced once another
-        notifier delivers to the destination. So nothing is owed twice.
+        From then on it appends its records with `write`, which appends all of them or none, and raises Fenced once another notifier
+        delivers to the destination. So nothing is owed twice.
         """
 
     def carry_out(self, request: OperatorRequest) -> str | None:
-        """Change what is owed, or to whom, as an operator asks, and return the answer; twice is as once.
+        """Do what an operator asks of deliveries or subscriptions, and return the answer; a repeat changes nothing.
 
         Returns once the log has the change. Returns None while what was asked goes on: the next call returns its answer, or
         begins it anew after a kill. Raises Rejected if it can never be done, else Unavailable.

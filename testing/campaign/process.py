@@ -18,7 +18,7 @@ from testing.clock import HandClock
 
 
 class StillEvent(threading.Event):
-    """An event that no one sets, and that no one waits for: time passes between steps only."""
+    """An event that is never set, and at which no thread waits: time passes between steps only."""
 
     def wait(self, timeout: float | None = None) -> bool:
         return False

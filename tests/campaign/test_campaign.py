@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Campaigns in one process: whatever fails, every promise is kept (docs/architecture.md)."""
+"""Campaigns in one process: every promise is kept under every fault (docs/architecture.md)."""
 
 import subprocess
 import sys

@@ -75,7 +75,7 @@ def test_a_master_is_handed_over_once_the_log_has_all_of_its_events(it: Installa
     master.commit("one", "unsent")
     assert UNRELAYED in master.push("one")
     with pytest.raises(
-        Refused, match=rf"1 repositories accept pushes still:\n{master.root}/one: events are not in the"
+        Refused, match=rf"1 repositories still accept pushes:\n{master.root}/one: events are not in the"
     ):
         it.hand_over()
     assert not it.file.exists()

@@ -101,7 +101,7 @@ def test_what_a_mirror_does_not_carry_is_none_of_its_lag(installation: Installat
     [
         ({}, []),
         ({"rules": Rules(exclude=("path:group/one",))}, ["its rules leave out group/one; let it carry all: vcsrep"]),
-        ({"state": MirrorState.INACTIVE}, ["it is inactive, so its lag is not watched; vcsreplicator roster join alp"]),
+        ({"state": MirrorState.INACTIVE}, ["it is inactive, so its lag is not watched; run vcsreplicator roster join"]),
         ({"state": MirrorState.REMOVED}, []),
     ],
 )

@@ -28,7 +28,7 @@ logger = structlog.get_logger()
 
 # Seconds for which an alarm names a foreign record after the mirror has overwritten it.
 SHOWN = 3600.0
-# How many keys a mirror is asked for at a time, and the characters of the longest of them.
+# How many records a mirror is asked to write again at a time, and the characters of the longest key among them.
 ASKED, LONGEST = 20, 200
 
 
@@ -148,7 +148,7 @@ class AckGate:
         return shown
 
     def list_overwritten(self) -> tuple[str, ...]:
-        """Return keys whose record its mirror must write again, the first found of each mirror.
+        """Return the keys of records that their mirrors must write again, at most ASKED of each.
 
         Heartbeats are not among them: another one follows anyway.
         """

@@ -88,8 +88,8 @@ def wait_for_turn(
     """Wait while another aggregator works; return `state`, or None at a stop.
 
     Calls `stands_by` if it waits. It does not wait for an aggregator that ended, for a process of this machine that is gone, or for
-    one that has been silent for `takeover_after` since this began. With `is_fenced` another one has just begun, which may not have
-    sent a sign yet. An aggregator that loads, which may take minutes, sends no heartbeat, and its report is the only sign of it.
+    an aggregator that has been silent for `takeover_after` since this call. With `is_fenced` another aggregator has just begun, and
+    may not have sent a sign yet. While an aggregator loads, which may take minutes, its report is its only sign.
     Waits for an unavailable log indefinitely. Raises BadConfig if a newer release wrote `state`.
     """
     failures, patience = 0, max(settings.takeover_after, 2 * settings.beat)
@@ -142,8 +142,8 @@ def _read_services(log: Log, stop: threading.Event) -> Table:
 class _SignReader:
     """Reads signs of the aggregator at work, which is not the process `instance`.
 
-    The report of a process is one until its first heartbeat, while it loads: a thread of its own writes it, also of an aggregator
-    that hangs. `newest` is the process that sent the newest heartbeat.
+    A report counts as a sign while its process loads, and no longer after its first heartbeat: a separate thread writes reports,
+    even while the aggregator hangs. `newest` is the process that sent the newest heartbeat.
     """
 
     instance: str

@@ -34,15 +34,15 @@ NAMED = 20
 
 
 @click.command()
-@click.option("--output", metavar="FILE", help="The file to write, for promote --handover.")
-@click.option("--undo", is_flag=True, help="Take the master back, before the new one has sent an event.")
+@click.option("--output", metavar="FILE", help="The file to write, for `promote --handover`.")
+@click.option("--undo", is_flag=True, help="Make this the master again, before the new master has sent an event.")
 @with_wait(default=60.0, help="How long to wait until all events are in the log.")
 @with_config
 def command(config: Config, output: str | None, undo: bool, wait: float) -> None:
     """Hand this master over to a mirror: every repository refuses pushes from now on.
 
-    Run it on the master's machine, with its relay running. Each repository is closed once the log has all of its events.
-    Then the file is written by which `promote` compares the mirror's copies. If you interrupt the command, run it again.
+    Run it on the master's machine, while its relay runs. It closes each repository once the log has all of its events,
+    then writes the file with which `promote` compares the mirror's copies. If you interrupt the command, run it again.
     """
     relay = relay_of(config)
     if relay is None:
@@ -75,7 +75,7 @@ def _close_all(relay: RelaySettings, repositories: MasterRepositories, wait: flo
     end = time.monotonic() + wait
     while left := list(_close_those_sent(relay, repositories)):
         if time.monotonic() > end:
-            raise Refused("\n".join((f"{len(left)} repositories accept pushes still:", *map(visible, left[:NAMED]))))
+            raise Refused("\n".join((f"{len(left)} repositories still accept pushes:", *map(visible, left[:NAMED]))))
         time.sleep(LOOK)
 
 

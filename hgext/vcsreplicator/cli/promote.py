@@ -56,7 +56,7 @@ NEVER_HERE = (
 @click.argument("name", shell_complete=complete_mirror)
 @click.option("--check", "is_check", is_flag=True, help="Only print what the mirror lacks, and change nothing.")
 @click.option(
-    "--handover", "handed", metavar="FILE", help="What the living master handed over (vcsreplicator handover)."
+    "--handover", "handed", metavar="FILE", help="The file that `vcsreplicator handover` wrote on the old master."
 )
 @with_yes
 @with_wait(default=30.0, help="How long to wait for the aggregator's decision.")
@@ -88,7 +88,7 @@ def command(config: Config, name: str, is_check: bool, handed: str | None, yes: 
                 problems += _find_differing(relay, handover, picture, found)
         if handover is not None and not is_begun and handover.promotion != known:
             problems.append(
-                f"{handed}: void, because its master was taken back or replaced since; make a new one there"
+                f"{handed}: void, because its master was taken back or replaced since; make a new file there"
             )
         click.echo(NEVER_HERE if handover is None else NOT_HANDED, err=True)
         if problems:

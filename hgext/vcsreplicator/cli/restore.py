@@ -39,9 +39,9 @@ _NEXT = (
 def command(file: str, folder: str, replace: bool, files: Sequence[str]) -> None:
     """Put the copy in DIR, made by `vcsreplicator backup`, in place, with owners and modes.
 
-    Each part goes where the services' file of this machine says; without such a file, where it was. Restore no copy that
-    strangers could write: it has files by which programs run. Stop all services and servers first. If you interrupt the
-    command, run it again.
+    Stop all services and servers first. Each part goes where the services' file of this machine says; without such a
+    file, where it was. Restore only a copy that no stranger could change, because its files make services run programs.
+    If you interrupt the command, run it again.
     """
     folder = os.path.abspath(folder)
     manifest = read_manifest(folder)

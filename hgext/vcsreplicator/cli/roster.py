@@ -231,7 +231,7 @@ def remove_key() -> None:
 def candidate() -> None:
     """Mark a mirror that is meant to become the master.
 
-    `vcsreplicator check` warns while the log shows that it could not.
+    `vcsreplicator check` warns while the log shows that the mirror could not become it.
     """
 
 

@@ -84,7 +84,7 @@ class Namesakes:
     def take(self, beat: AggregatorHeartbeat) -> None:
         """Take a new heartbeat of the aggregator.
 
-        Raises BadConfig if this mirror must end because of another one. Another one lives if it has sent a heartbeat since the
+        Raises BadConfig if this mirror must end because of another mirror. That mirror lives if it has sent a heartbeat since the
         aggregator's last one, and since this mirror began.
         """
         before, self._heard = self._heard, (beat.namesakes or {}).get(self._settings.name, {})

@@ -17,7 +17,7 @@ from ..words.shape import to_json, try_json
 # In the reason why a former master refuses pushes, behind the source of the new one.
 IS_MASTER = " is the master now"
 # Why a master's repositories refuse pushes before a promotion that was planned.
-HANDED_OVER = "its master is being handed over to another one; push again later, to the new one"
+HANDED_OVER = "its master is being handed over; push again later, to the new master"
 
 
 def read_master(log: Log) -> MasterRecord | None:
@@ -70,14 +70,14 @@ def claim(log: Log, wanted: MasterRecord, expected: MasterRecord | None) -> None
         try:
             transactor.commit([NewRecord(topic=SERVICES, key=MASTER_KEY, value=to_json(wanted))])
         except Fenced as error:
-            raise Refused("another promotion runs at the same time: look who is master, then try again") from error
+            raise Refused("another promotion runs at the same time: see who is master, then try again") from error
 
 
 def take_back(log: Log, source: str, sent: Mapping[int, int]) -> None:
     """Record that this master goes on; a handover that it wrote, and a promotion that replaced it, are void from now on.
 
     `sent` has, by partition, the offset of the newest event that this master sent. Raises Refused if the new master has sent an
-    event after it: then nothing is lost only if the new one remains.
+    event after it: then nothing is lost only if the new master remains.
     """
     known = read_master(log)
     former = frozenset[str]() if known is None else frozenset({*known.replaces, known.source}) - {source}

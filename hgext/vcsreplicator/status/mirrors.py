@@ -141,7 +141,7 @@ def find_unfit_candidates(picture: Picture) -> list[Finding]:
             why, step = f"its rules leave out {name_paths(left_out)}", f"let it carry all: {command}"
         elif mirror.state is rosters.MirrorState.INACTIVE:
             command = f"vcsreplicator roster join {mirror.name}"
-            why, step = "it is inactive, so its lag is not watched", f"{command}, or if it was promoted, remove it"
+            why, step = "it is inactive, so its lag is not watched", f"run {command}, or remove it if promoted"
         else:
             continue
         text = f"mirror {mirror.name} is meant to become the master, but {why}; {step}"

@@ -43,7 +43,7 @@ def test_a_writer_follows_no_link_to_a_database_and_its_journal(database: Path) 
 
 
 def test_the_journal_that_a_kill_left_is_rolled_back_by_a_writer(database: Path) -> None:
-    """The file that has the power to undo is told from the one that removes."""
+    """A journal that undoes a commit is distinguished from a journal that removes a file."""
     journal = database.with_name("pushlog2.db-journal")
     journal.write_bytes(journal.read_bytes()[:512])
     connections.open_for_writing(str(database), timeout_ms=100).close()

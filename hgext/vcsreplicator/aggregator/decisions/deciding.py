@@ -20,8 +20,7 @@ from .repository import Repository
 from .standing import make_proof
 from .succession import Succession
 
-# Seconds that notices wait for events that the log lost before them: a relay that was down finds the loss at its start, and any
-# other one with its next scan.
+# Seconds that notices wait for earlier events that the log lost: a relay finds the loss when it starts, or in its next scan.
 LOST_PATIENCE = 30.0
 
 
@@ -144,7 +143,10 @@ class Decisions:
                 return True
 
     def _waits_for_lost(self, repository: Repository) -> bool:
-        """Return whether the next event to be announced is lost and may come again; then this is decided again later."""
+        """Return whether the log lost the next event to announce, and the relay may send it again.
+
+        If so, the repository is decided again later.
+        """
         until = repository.incomplete_at + LOST_PATIENCE
         if not repository.lacks_next() or self._succession.now >= until:
             return False
