@@ -116,7 +116,7 @@ def die_at_random(url: str, log: Log, folder: Path, kills: int, seed: int) -> st
 
 
 def test_kills_at_random_lose_nothing_and_announce_nothing_early_or_twice(url: str, log: Log, tmp_path: Path) -> None:
-    die_at_random(url, log, tmp_path, kills=3, seed=1)
+    die_at_random(url, log, tmp_path, kills=2, seed=1)
 
 
 @pytest.mark.slow

@@ -812,7 +812,7 @@ def test_a_commit_long_after_it_was_expected_is_unclear_but_fences_none(
         assert values(read(reader, 1)) == [b"again"]
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_writer_killed_again_and_again_loses_and_misorders_nothing(
     storage: Storage, log: Log, opened: ExitStack, kills: int
 ) -> None:

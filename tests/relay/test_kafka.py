@@ -76,6 +76,8 @@ class BehindProxy(Kafka):
         return {**super()._settings(), "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self._proxy.port}"}
 
 
+# Its broker has an address of its own, so it starts for this test; `test_daemon.py` and `test_server.py` wait without one.
+@pytest.mark.slow
 def test_pushers_wait_for_a_slow_broker_and_hear_that_it_has_their_pushes(master, own_service):
     with DelayingProxy(delay=0.0) as proxy:
         kafka = own_service(lambda: BehindProxy(proxy))
