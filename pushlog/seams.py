@@ -120,6 +120,7 @@ SEAMS = {
         "transaction.addbackup": "self ...",
         "transaction.endgroup": "self ...",
     },
+    "mercurial.ui": {"ui._trusted": "self fp f"},
     "mercurial.upgrade_utils.actions": {
         "preservedrequirements": "repo",
         "supporteddestrequirements": "repo",

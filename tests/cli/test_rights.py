@@ -58,7 +58,7 @@ def test_a_repository_is_given_with_all_but_its_hgrc(root: Path) -> None:
     (folder / "run").chmod(0o4700)
     give(root)
     found = {str(path.relative_to(folder)): stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*")}
-    assert (found[".hg/hgrc"], found[".hg/requires"], found[".hg/store/00changelog.i"]) == (0o644, 0o660, 0o660)
+    assert (found[".hg/hgrc"], found[".hg/requires"], found[".hg/store/00changelog.i"]) == (0o664, 0o660, 0o660)
     assert found["run"] == 0o770
     assert found[".hg/store"] & 0o2070 == 0o2070
 
@@ -73,19 +73,6 @@ def test_setup_gives_nothing_outside_a_repository_by_a_link(place: str, root: Pa
     with pytest.raises(OSError) if place in ("team", "team/a") else contextlib.nullcontext():
         give(root)
     assert modes(outside) == before
-
-
-def test_setup_closes_an_hgrc_and_not_the_file_that_a_link_names(root: Path, outside: Path) -> None:
-    hgrc = root / "team/a/.hg/hgrc"
-    hgrc.touch()
-    hgrc.chmod(0o666)
-    give(root)
-    assert stat.S_IMODE(hgrc.stat().st_mode) == 0o644
-    hgrc.unlink()
-    hgrc.symlink_to(outside / "a/secret")
-    (outside / "a/secret").chmod(0o666)
-    give(root)
-    assert stat.S_IMODE((outside / "a/secret").stat().st_mode) == 0o666
 
 
 def test_an_hgrc_that_is_a_link_is_named_and_not_changed(root: Path, outside: Path) -> None:
@@ -125,18 +112,19 @@ def test_folders_within_a_thousand_folders_are_refused_in_a_line(root: Path) -> 
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o664])
-def test_setup_gives_no_user_that_is_trusted_an_accounts_hgrc(
-    mode: int, root: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["hgrc", "hgrc-not-shared"])
+def test_setup_makes_no_hgrc_of_an_account_count(
+    name: str, mode: int, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Mercurial runs the hooks of an hgrc whose owner is trusted, in each push."""
-    for name in ("hgrc", "requires"):
-        (root / "team/a/.hg" / name).touch()
-        (root / "team/a/.hg" / name).chmod(mode)
+    """An account can give the name to a file of another user, with hooks that run in each push."""
+    for each in (name, "requires"):
+        (root / "team/a/.hg" / each).touch()
+        (root / "team/a/.hg" / each).chmod(mode)
     given = []
     monkeypatch.setattr(os, "fchown", lambda file, *owner: given.append(os.readlink(f"/proc/self/fd/{file}")))
     give(root)
-    is_of_root_alone = os.geteuid() == 0 and mode == 0o644
-    assert (str(root / "team/a/.hg/hgrc") in given) is is_of_root_alone
+    assert str(root / "team/a/.hg" / name) not in given
+    assert stat.S_IMODE((root / "team/a/.hg" / name).stat().st_mode) == mode
     assert str(root / "team/a/.hg/requires") in given
 
 

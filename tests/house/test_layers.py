@@ -28,8 +28,8 @@ ORDER = {
     f"{OURS}.dashboard": "acts, asked, deliveries, drawing, graphs, pages, recent, settings < acting, readers, sources, "
     "view < guard, tracing, watcher < feed < application < server",
     # What all of the border uses, and what registers it with Mercurial, are modules beside its rooms.
-    f"{OURS}.hg": "allowed, bundles, closed, frames, hashes, markers, observe, parts, requirement, settings, text, unknown, "
-    "wirecommands < pages < master, serving < replica < opening < commands, promoting, registration, relaying",
+    f"{OURS}.hg": "trusted < allowed, bundles, closed, frames, hashes, markers, observe, parts, requirement, settings, "
+    "text, unknown, wirecommands < pages < master, serving < replica < opening < commands, promoting, registration, relaying",
     f"{OURS}.hg.master": "announcing, capture, creation, disclosure, durability, formats, intents, offer, overlay, pushes, "
     "recovery, refusals, reporting, repository, sending, transactions, twins < acts",
     "pushlog": "settings, versions < seams < preload, store "

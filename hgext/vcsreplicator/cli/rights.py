@@ -20,6 +20,8 @@ from ..words.errors import Refused, visible
 
 # Has 1 where an account can link no file that it may not write; systemd writes it.
 _PROTECTED = Path("/proc/sys/fs/protected_hardlinks")
+# What Mercurial reads settings from, in `.hg`.
+_SETTINGS = ("hgrc", "hgrc-not-shared")
 _IS_NO_FILE = (errno.ELOOP, errno.ENOENT, errno.ENXIO)
 
 
@@ -29,7 +31,7 @@ _IS_NO_FILE = (errno.ELOOP, errno.ENOENT, errno.ENXIO)
 def command(owner: str, folders: tuple[str, ...]) -> None:
     """Give repositories, or folders of them, to USER, as root; with GROUP also the right to write to this group.
 
-    An hgrc that others than root may have written keeps its owner. No link is followed, so other users may write there.
+    The repository's hgrc stays as it is: root must own it. No link is followed, so other users may write there.
     """
     name, _, shared = owner.partition(":")
     user, group = _find_user(name), _find_group(shared) if shared else -1
@@ -56,9 +58,9 @@ def _find_group(name: str) -> int:
 def give_repository(root: str, folder: str, user: int, group: int, *, is_shared: bool = True) -> None:
     """Give a repository below `root` to a user and a group, which may write all but its hgrc if `is_shared`.
 
-    The group -1 leaves the present one. An hgrc that other accounts may have written stays theirs: Mercurial runs the hooks of one
-    whose owner it trusts. Raises OSError, also where a link is in place of a folder above the repository, and Refused if its
-    folders are too deep, or accounts may make hard links to files of root.
+    The group -1 leaves the present one. The hgrc stays as it is: it counts only if root owns it, and no account could write it
+    before. Raises OSError, also where a link is in place of a folder above the repository, and Refused if its folders are too
+    deep, or accounts may make hard links to files of root.
     """
     if _PROTECTED.exists() and _PROTECTED.read_text("ascii").strip() == "0":
         raise Refused("accounts may make hard links to files of others; run first: sysctl -w fs.protected_hardlinks=1")
@@ -70,20 +72,17 @@ def give_repository(root: str, folder: str, user: int, group: int, *, is_shared:
                     os.fchmod(inside, stat.S_IMODE(os.fstat(inside).st_mode) | 0o2070)
                 is_control = path.endswith("/.hg") or (path == "." and folder.endswith("/.hg"))
                 for name in names:
-                    is_hgrc = name == "hgrc" and is_control
-                    _give_file(inside, name, user, group, is_hgrc=is_hgrc, is_shared=is_shared)
+                    if not (is_control and name in _SETTINGS):
+                        _give_file(inside, name, user, group, is_shared=is_shared)
         except RecursionError:
             raise Refused(f"{visible(folder)}: its folders are too deep; remove them, then repeat this") from None
 
 
-def _give_file(folder: int, name: str, user: int, group: int, *, is_hgrc: bool, is_shared: bool) -> None:
+def _give_file(folder: int, name: str, user: int, group: int, *, is_shared: bool) -> None:
     for file, found in _open_file(folder, name):
         mode = found.st_mode & 0o777
-        if not is_hgrc or (found.st_uid == 0 and not mode & 0o022):
-            os.fchown(file, user, group)
-        if is_hgrc:
-            os.fchmod(file, mode & ~0o022)
-        elif is_shared:
+        os.fchown(file, user, group)
+        if is_shared:
             os.fchmod(file, mode | (0o070 if mode & 0o111 else 0o060))
 
 

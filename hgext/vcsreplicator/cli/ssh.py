@@ -48,5 +48,6 @@ def command(roots: tuple[Path, ...]) -> None:
     client asked for in SSH_ORIGINAL_COMMAND.
     """
     repository = find_repository(os.environ.get("SSH_ORIGINAL_COMMAND", ""), roots)
-    own = Path(sys.executable).with_name("hg")
-    os.execvp(own if own.exists() else "hg", [*_BEFORE, str(repository), *_AFTER])
+    # The `hg` of the page's script: the client must not run as this account what another one left in the repository.
+    own = [sys.executable, "-P", "-m", "hgext.vcsreplicator.hg.trusted"]
+    os.execv(sys.executable, [*own, "-R", str(repository), *_AFTER])

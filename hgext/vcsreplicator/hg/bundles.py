@@ -23,6 +23,7 @@ from ..outbox.entry import Entry
 from ..outbox.folder import open_regular, refuse_repository_pipes
 from ..words.digest import node_set
 from . import requirement
+from .trusted import rule
 
 COMPRESSION = b"ZS"
 MARKERS_HEADER = bytes([obsolete._fm1version])
@@ -75,6 +76,7 @@ class RepositoryOpener:
             encoding.environ[b"HGRCSKIPREPO"] = b"1"
         versions.initialize()
         requirement.understand()
+        rule.install()
         self._ui = uimod.ui.load()
         self._ui.setconfig(b"ui", b"quiet", True)
         self._ui.callhooks = not skip_hgrc

@@ -95,7 +95,9 @@ def extsetup(ui: Ui) -> None:
 
 def _wrap_seams(*, locking: bool, is_master: bool) -> None:
     from . import pages, parts, requirement, wirecommands
+    from .trusted import rule
 
+    rule.install()
     store.complete_journals()
     wirecommands.register()
     streams.refuse_pushed()

@@ -57,7 +57,7 @@ def test_repositories_of_a_host_are_grouped_by_what_is_wrong(tmp_path: Path) -> 
     assert kinds(examined) == {
         ProblemKind.FORMAT: ["lfs"],
         ProblemKind.CODE: ["hooked"],
-        ProblemKind.HGRC: ["open"],
+        ProblemKind.HGRC: ["hooked", "open"] if os.geteuid() else ["open"],
         ProblemKind.RIGHTS: ["private"],
         ProblemKind.UNSERVED: ["x"],
         ProblemKind.TWINS: ["Twin", "twin"],

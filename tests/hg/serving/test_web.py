@@ -273,6 +273,26 @@ def test_a_pipe_in_place_of_the_file_of_a_power_cut_holds_up_no_page(ask: Ask, r
 
 
 @pytest.fixture
+def loaded(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What exists once an extension ran that an account of the group names in a file of a user who is trusted."""
+    found, user = tmp_path / "loaded", 54321 if os.geteuid() == 0 else os.geteuid()
+    (tmp_path / "evil.py").write_text(f"open({str(found)!r}, 'w')\n")
+    (tmp_path / "site").write_text(f"[trusted]\nusers = {user}\n")
+    hgrc = root / "known/.hg/hgrc"
+    hgrc.write_text(f"[extensions]\nevil = {tmp_path}/evil.py\n")
+    os.chown(hgrc, user, -1)
+    for path in (hgrc, hgrc.parent):
+        path.chmod(path.stat().st_mode | 0o020)
+    monkeypatch.setenv("HGRCPATH", str(tmp_path / "site"))
+    return found
+
+
+def test_a_web_server_runs_no_code_of_a_renamed_file(loaded: Path, ask: Ask) -> None:
+    assert ask("/known?cmd=known&nodes=") == "200 []"
+    assert not loaded.exists()
+
+
+@pytest.fixture
 def piped(root: Path) -> Path:
     """A folder with repositories that each have a pipe where Mercurial reads a file, or an hgrc that includes one."""
     folder = root / "group"

@@ -38,8 +38,8 @@ class ProblemKind(enum.Enum):
     TWINS = "rename all but one"
     UNSERVED = "rename each: a mirror could not copy it, and would wait for it"
     RIGHTS = "give"
-    HGRC = "close"
-    CODE = "read it, keep only what you know, and let hg own it"
+    HGRC = "read it, and have root replace it by a file of its own, mode 0644, with what you know"
+    CODE = "read it, keep only what you know, and let root own it"
     READING = "let root read it, or move it out of the root"
     ROOM = "choose a folder on another disk"
 
@@ -55,7 +55,7 @@ class Problem:
     @property
     def is_mendable(self) -> bool:
         """Whether the remedy is a command."""
-        return self.kind in (ProblemKind.RIGHTS, ProblemKind.HGRC)
+        return self.kind is ProblemKind.RIGHTS
 
     @property
     def remedy(self) -> str:
@@ -117,10 +117,11 @@ def _examine_content(folder: str, opener: "MasterRepositories") -> Iterator[tupl
         yield ProblemKind.CODE, "its hgrc is a link, to a file that others may own"
         return
     with contextlib.suppress(OSError), open(hgrc, "rb", opener=open_unlinked) as file:
-        if os.fstat(file.fileno()).st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            yield ProblemKind.HGRC, "other users than its owner may write its hgrc, which may have hooks"
+        found = os.fstat(file.fileno())
+        if found.st_uid or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            yield ProblemKind.HGRC, "its hgrc does not count, because other users than root may have written it"
         if opener.runs_code(file.read(_CODE_LIMIT)):
-            yield ProblemKind.CODE, "its hgrc has hooks or extensions, which run in each push if its owner is trusted"
+            yield ProblemKind.CODE, "its hgrc has hooks or extensions, which run in each push if root owns it"
 
 
 def _examine_use(folder: str, root: str) -> Iterator[tuple[ProblemKind, str]]:

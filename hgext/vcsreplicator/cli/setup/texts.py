@@ -28,9 +28,9 @@ vcsreplicator =
 [vcsreplicator]
 role = {role}
 {settings}
-# The owner of the repositories and of their hgrc files.
+# Whose hgrc in a repository counts: no account can forge one of root's.
 [trusted]
-users = hg
+users = {owner}
 """
 READ_ONLY = """\
 [hooks]
@@ -97,17 +97,18 @@ def write_master_hgrc(answers: HostAnswers) -> str:
     """Return the hgrc of everything that writes to the master's repositories."""
     readers = "127.0.0.1" if answers.role is Role.ONE_MACHINE else COPIER
     settings = f"relay = {SOCKET}\nsnapshot-allow = {readers}\n\n[vcsreplicator-roots]\n{answers.repos} = .\n"
-    return _HGRC.format(role="master", settings=settings)
+    return _HGRC.format(role="master", settings=settings, owner="root")
 
 
 def write_mirror_hgrc() -> str:
     """Return the hgrc of a mirror and of all that serve its copies."""
-    return _HGRC.format(role="mirror", settings="")
+    return _HGRC.format(role="mirror", settings="", owner=HG)
 
 
 def write_script(programs: str) -> str:
     """Return the script `hg` of accounts that push, which gives them the master's hgrc."""
-    return f'#!/bin/sh\numask 002\nHGRCPATH="${{HGRCPATH-{MASTER_HGRC}}}" exec {programs}/hg "$@"\n'
+    command = f"{programs}/python -P -m hgext.vcsreplicator.hg.trusted"
+    return f'#!/bin/sh\numask 002\nexport HGRCPATH="${{HGRCPATH-{MASTER_HGRC}}}"\nexec {command} "$@"\n'
 
 
 def write_keys(answers: HostAnswers, programs: str) -> str:

@@ -35,6 +35,7 @@ from ...words.errors import BadConfig
 from .. import pages
 from ..pages import arguments, files
 from ..settings import SECTION, take_posted_arguments
+from ..trusted import rule
 from . import guards
 from .paths import Pushes, follow_path, is_ours
 
@@ -160,6 +161,7 @@ def application(root: str, *, threads: int | None = None) -> Application:
     pages.hide_names()
     files.install()
     regular.install()
+    rule.install()
     folder = os.fsencode(os.path.realpath(root))
     try:
         hgweb = _RepositoryFolder({b"/": os.path.join(folder, b"**")})
