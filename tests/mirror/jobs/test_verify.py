@@ -2,6 +2,7 @@
 """When a verdict is reported, and that nothing ends the comparing: scripted answers of workers, a clock moved by hand."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -260,7 +261,6 @@ def metrics_of(
 ) -> list[tuple[float | None, float | None]]:
     """Return after each round, in which the repositories have these outcomes, how many differ and how many are unreachable."""
     found: list[tuple[float | None, float | None]] = []
-    monkeypatch.setattr(reports, "INTERVAL", 0.0)
     stop, left = threading.Event(), list(rounds)
     kinds = ("differing", "unreachable")
 
@@ -274,21 +274,21 @@ def metrics_of(
         *arguments: object,
         report: Callable[[Verdict], None],
         choose: Callable[[list[RepositoryState]], object],
-        show: Callable[[], None],
         **more: object,
     ) -> verify.Round:
+        if len(left) < len(rounds):
+            read_gauges()
         outcomes = left.pop(0)
         choose([replace(STATE_OF_IT, repository=repository) for repository in outcomes])
         for repository, outcome in outcomes.items():
             report(Verdict(mirror="counted", repository=repository, path="one", outcome=outcome, seq=3, note=""))
-        show()
-        read_gauges()
         if not left:
             stop.set()
         return verify.Round(left_out=0, undone=0)
 
     monkeypatch.setattr(verify, "compare", compare)
     verify.run(replace(SETTINGS, name="counted"), round_.log, replace(OPTIONS, rest=0.0), stop=stop)
+    read_gauges()
     return found
 
 
@@ -361,3 +361,17 @@ def test_a_restart_continues_the_round_and_reports_what_differs(
     assert second.troubles == (trouble,)
     assert run_until(2).progress == RoundProgress(done=2, total=3, oldest=began + 20.0, differing=1)
     assert paths == ["r0", "r1", "r2", "r0", "r1"]
+
+
+def test_the_rest_between_two_rounds_is_not_longer_than_wanted(round_: Round, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop, began = threading.Event(), list[float]()
+
+    def compare(*arguments: object, **more: object) -> verify.Round:
+        began.append(time.monotonic())
+        if len(began) == 3:
+            stop.set()
+        return verify.Round(left_out=0, undone=0)
+
+    monkeypatch.setattr(verify, "compare", compare)
+    verify.run(SETTINGS, round_.log, replace(OPTIONS, rest=0.05), stop=stop)
+    assert 0.1 <= began[-1] - began[0] < verify.RETRY

@@ -26,7 +26,7 @@ from ...status import Picture
 from ...status.follower import Follower
 from ...words.clock import DAY, Clock, SystemClock
 from ...words.errors import Expired, Unavailable, visible
-from ...words.records import VERIFY_KEY, RepositoryState
+from ...words.records import VERIFY_KEY, RepositoryState, RoundProgress
 from ...words.shape import Seconds, plain, within
 from ..comparison import ComparisonOutcome, Verdict, judge
 from ..settings import MirrorSettings
@@ -320,9 +320,11 @@ def run(
                 continue
             if ended.undone or known.has_more:
                 continue
-            logger.info("compared", mirror=settings.name, **plain(known.measure()))
+            logger.info("compared", mirror=settings.name, **plain(service.measure()))
             # Set back, the clock would let the rest last too long.
-            while 0.0 <= clock.now() - known.began < options.rest and not stop.wait(RETRY):
+            while 0.0 <= (since := clock.now() - known.began) < options.rest:
+                if stop.wait(min(RETRY, options.rest - since)):
+                    return
                 service.show()
             known.begin_round(clock.now())
 
@@ -349,16 +351,20 @@ class _VerifyService:
         self._known.note(verdict.repository, self._clock.now(), trouble=trouble, failure=failure)
 
     def show(self, _done: int = 0, _total: int = 0) -> None:
-        """Set the metrics and write a report, if one is due."""
-        if time.monotonic() < self._reporter.due:
-            return
-        progress, now = self._known.measure(), self._clock.now()
+        """Measure, and write a report, if one is due."""
+        if time.monotonic() >= self._reporter.due:
+            progress, now = self.measure(), self._clock.now()
+            self._reporter.report(list(self._known.list_troubles(now)), now=now, progress=progress)
+
+    def measure(self) -> RoundProgress:
+        """Set the metrics, and return how far the round is."""
+        progress = self._known.measure()
         DIFFERING.labels(self._name).set(progress.differing)
         UNREACHABLE.labels(self._name).set(progress.failing)
         DONE.labels(self._name).set(progress.done)
         CARRIED.labels(self._name).set(progress.total)
         OLDEST.labels(self._name).set(progress.oldest or 0.0)
-        self._reporter.report(list(self._known.list_troubles(now)), now=now, progress=progress)
+        return progress
 
 
 def remedy(verdict: Verdict) -> str:
