@@ -177,6 +177,17 @@ class Cluster:
         """The `hg` for callers with this environment: warm as the services are."""
         return shared_hg(environment) if self._is_warm else "hg"
 
+    def move_master(self, root: Path) -> None:
+        """Write files and services as an operator does to make a mirror's folder the master's, at the addresses of the old one."""
+        for file in (self.config, self.folder / "master.hgrc", self.folder / "ssh"):
+            if file.exists():
+                text = file.read_text().replace(str(self.master_root), str(root))
+                file.write_text(text.replace("hg://master.example", "hg://alpha.example"))
+        argv = self.about["services"]["web-master"]["argv"]
+        argv[argv.index(str(self.master_root))] = str(root)
+        self.about["mirrors"] = [mirror for mirror in self.about["mirrors"] if mirror["root"] != str(root)]
+        self.master_root = root
+
     def create(self, name: str) -> Path:
         """A new repository on the master and a clone of it to work in; the clone's path."""
         self.hg("init", self.repository(name), on_master=True)

@@ -25,11 +25,15 @@ PATIENCE = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """A push of which the pusher was told that it is in: repository, the new head, how many attempts were cut short before."""
+    """A push of which the pusher was told that it is in: repository, the new head, how many attempts were cut short before.
+
+    `is_recorded` says that the pusher was told that the log has it, too.
+    """
 
     repository: str
     head: str
     attempts: int
+    is_recorded: bool
 
 
 @dataclass(slots=True)
@@ -105,7 +109,10 @@ class Pusher(threading.Thread):
             except Killed:
                 continue
             if code == 0 or (code == 1 and "no changes found" in output and "abort:" not in output):
-                self._load.accepted.append(Accepted(repository=name, head=head, attempts=attempts))
+                is_recorded = "recorded push in replication log" in output
+                self._load.accepted.append(
+                    Accepted(repository=name, head=head, attempts=attempts, is_recorded=is_recorded)
+                )
                 return
             if "hg recover" in output:
                 self.developer.hg("--cwd", clone, "recover")

@@ -35,7 +35,7 @@ import click
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.log.opening import open_log
 from testing.builders.cluster import Cluster
-from testing.builders.load import Load, Pusher, create
+from testing.builders.load import Accepted, Load, Pusher, create
 from testing.checks import agreement, checker
 from testing.services.guard import descendants
 from testing.services.kafka import Kafka
@@ -287,7 +287,7 @@ def _judge(cluster: Cluster, log: Log, names: list[str], load: Load, result: Res
     result.lines = len(lines)
     told, result.repeated_lines = told_in_order(lines)
     result.violations += told
-    result.violations += announced(lines, load)
+    result.violations += announced(lines, load.accepted)
     with agreement.Examiner(cluster) as examiner:
         for name in names:
             result.violations += examiner.disagreements(name) + examiner.damages(name)
@@ -307,7 +307,7 @@ def told_in_order(lines: list[dict[str, Any]]) -> tuple[list[str], int]:
             repeats += 1
             continue
         seen.add(line["id"])
-        stream = line["data"]["repo_url"], line["type"]
+        stream = line["repository"], line["type"]
         before = last.get(stream)
         if line["previous"] != (before["id"] if before else None):
             found.append(f"{stream}: {line['id']} follows {line['previous']}, the last was {before and before['id']}")
@@ -317,24 +317,25 @@ def told_in_order(lines: list[dict[str, Any]]) -> tuple[list[str], int]:
     return found, repeats
 
 
-def announced(lines: list[dict[str, Any]], load: Load) -> list[str]:
-    """Accepted pushes that are in no message, or in more than one; by repository in the order in which they were accepted."""
+def announced(lines: list[dict[str, Any]], accepted: list[Accepted]) -> list[str]:
+    """Accepted pushes that are in no message, or in more than one, or in one before that of an earlier push to the repository."""
     messages: dict[str, set[str]] = {}
-    order: dict[str, list[str]] = {}
-    for line in lines:
+    places: dict[str, int] = {}
+    for place, line in enumerate(lines):
         for head in line["data"].get("heads", ()):
             messages.setdefault(head, set()).add(line["id"])
-            order.setdefault(line["data"]["repo_url"].rsplit("/", 1)[-1], []).append(head)
+            places.setdefault(head, place)
     found = [
         f"{each.repository}: {each.head} is in {len(messages.get(each.head, ()))} messages"
-        for each in load.accepted
+        for each in accepted
         if len(messages.get(each.head, ())) != 1
     ]
-    for name, heads in order.items():
-        first = list(dict.fromkeys(heads))
-        pushed = [each.head for each in load.accepted if each.repository == name and each.head in messages]
-        if [head for head in first if head in set(pushed)] != pushed:
-            found.append(f"{name}: pushes are not told in the order in which they were accepted")
+    last: dict[str, int] = {}
+    for each in accepted:
+        place = places.get(each.head, len(lines))
+        if place < last.get(each.repository, 0):
+            found.append(f"{each.repository}: {each.head} is told before what was accepted earlier")
+        last[each.repository] = place
     return found
 
 

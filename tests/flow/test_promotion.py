@@ -33,19 +33,6 @@ def cluster(request: pytest.FixtureRequest, unique_name: str, tmp_path: Path) ->
         yield cluster
 
 
-def configure(cluster: Cluster, root: Path) -> None:
-    """Files and services as an operator writes them for the new master, at the addresses of the old one."""
-    for file in (cluster.config, cluster.folder / "master.hgrc"):
-        file.write_text(
-            file.read_text()
-            .replace(f'"{cluster.master_root}" = ""', f'"{root}" = ""')
-            .replace(f"{cluster.master_root} = .", f"{root} = .")
-            .replace("hg://master.example", "hg://alpha.example")
-        )
-    argv = cluster.about["services"]["web-master"]["argv"]
-    argv[argv.index(str(cluster.master_root))] = str(root)
-
-
 def run(cluster: Cluster, *options: str) -> Result:
     """`vcsreplicator promote alpha` in this process."""
     return CliRunner().invoke(promote.command, ["alpha", *options, "--config", str(cluster.config)])
@@ -90,7 +77,7 @@ def test_pushes_go_on_after_a_mirror_became_the_master(
     before = read_events(cluster)
     cluster.kill("relay", "web-master")
     shutil.rmtree(cluster.master_root)
-    configure(cluster, root := tmp_path / "repos" / "alpha")
+    cluster.move_master(root := tmp_path / "repos" / "alpha")
     assert "1 records of the log are not applied; start the mirror" in str(run(cluster, "--yes").exception)
     cluster.start("mirror-alpha")
     eventually(lambda: len(cluster.lines()) >= 7, "creations and pushes")
@@ -158,7 +145,7 @@ def test_a_mirror_takes_over_all_that_a_living_master_hands_over(
     eventually(lambda: serves_all(cluster), "the mirror")
     before, was = read_events(cluster), describe(cluster, old)
     cluster.stop("mirror-alpha", "web-alpha")
-    configure(cluster, root)
+    cluster.move_master(root)
     assert "the relay of hg://master.example reported" in str(run(cluster, "--yes", "--handover", file).exception)
     cluster.stop("relay", "web-master")
     monkeypatch.setattr(promotion, "SILENT", 0.0)

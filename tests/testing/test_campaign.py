@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from testing.builders.load import Accepted, Load
+from testing.builders.load import Accepted
 from testing.faults.campaign import announced, told_in_order
 
 
@@ -15,14 +15,15 @@ def line(
         "type": "changegroup.1",
         "id": id or f"id-{sequence}",
         "previous": None if previous is None else f"id-{previous}",
+        "repository": "a" * 32,
         "sequence": sequence,
         "data": {"repo_url": "https://hg.example/red", "heads": [head or f"head-{sequence}"]},
     }
 
 
-def load(*heads: str) -> Load:
+def accepted(*heads: str) -> list[Accepted]:
     """What pushers were told is in, in order."""
-    return Load(accepted=[Accepted(repository="red", head=head, attempts=1) for head in heads])
+    return [Accepted(repository="red", head=head, attempts=1, is_recorded=True) for head in heads]
 
 
 def test_a_repeated_line_is_counted_and_no_violation() -> None:
@@ -41,16 +42,14 @@ def test_lines_in_the_wrong_order_are_found() -> None:
 
 
 def test_a_push_that_was_not_announced_is_found() -> None:
-    assert "is in 0 messages" in announced([line(1)], load("head-1", "head-2"))[0]
+    assert "is in 0 messages" in announced([line(1)], accepted("head-1", "head-2"))[0]
 
 
 def test_a_push_that_two_messages_tell_of_is_found() -> None:
     lines = [line(1, head="twice"), line(2, 1, head="twice")]
-    assert "is in 2 messages" in announced(lines, load("twice"))[0]
+    assert "is in 2 messages" in announced(lines, accepted("twice"))[0]
 
 
 def test_pushes_told_in_another_order_than_accepted_are_found() -> None:
     lines = [line(1, head="second"), line(2, 1, head="first")]
-    assert announced(lines, load("first", "second")) == [
-        "red: pushes are not told in the order in which they were accepted"
-    ]
+    assert announced(lines, accepted("first", "second")) == ["red: second is told before what was accepted earlier"]
