@@ -34,6 +34,7 @@ RUN = {
     "sudo": """{note}shift 2; exec "$@"\n""",
     "ssh": """{note}shift; PATH={folder}/usr/local/bin:$PATH exec sh -c "$*"\n""",
     "hg": """{note}echo "$HGRCPATH" >> {folder}/hgrcs\n""",
+    "python": """shift 3; exec {folder}/opt/vcsreplicator/bin/hg "$@"\n""",
     # Without the owners, which the test's user cannot set.
     "install": """{note}for word do shift; case $word in -o|-g) skip=1;; *) [ "$skip" ] || set -- "$@" "$word"; skip=;; esac; done
 exec /usr/bin/install "$@"\n""",
@@ -59,8 +60,8 @@ def make_programs(folder: Path) -> str:
     for place in (bin, ours, folder / "etc/systemd/system", folder / "usr/local/bin"):
         place.mkdir(parents=True)
     for name in (*NOTED, *RUN):
-        note = NOTE.format(python=sys.executable, name=name, folder=folder)
-        program = (ours if name in ("pip", "vcsreplicator", "hg") else bin) / name
+        note = NOTE.format(python=sys.executable, name=name, folder=folder) if name != "python" else "#!/bin/sh\n"
+        program = (ours if name in ("pip", "vcsreplicator", "hg", "python") else bin) / name
         program.write_text(note + RUN.get(name, "").format(note="", folder=folder))
         program.chmod(0o755)
     return f"{bin}:{ours}:/usr/bin:/bin"

@@ -124,7 +124,11 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     folder = tmp_path_factory.mktemp("host")
     environment = {"PATH": make_programs(folder), "USER": "dana", "HOME": str(folder)}
     environment["VCSREPLICATOR_CONFIG"] = str(folder / "etc/vcsreplicator.toml")
-    for name, command in (("vcsreplicator", " ".join(PROGRAM)), ("hg", shared_hg())):
+    for name, command in (
+        ("vcsreplicator", " ".join(PROGRAM)),
+        ("hg", shared_hg()),
+        ("python", sys.executable),
+    ):
         (folder / "opt/vcsreplicator/bin" / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
     (folder / "tmp").mkdir()
     with ExitStack() as running, warm_starts():

@@ -76,7 +76,7 @@ class RepositoryOpener:
             encoding.environ[b"HGRCSKIPREPO"] = b"1"
         versions.initialize()
         requirement.understand()
-        rule.install()
+        rule.install(is_service=True)
         self._ui = uimod.ui.load()
         self._ui.setconfig(b"ui", b"quiet", True)
         self._ui.callhooks = not skip_hgrc

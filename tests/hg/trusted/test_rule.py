@@ -4,7 +4,9 @@
 As root, files are given to another user, whom `[trusted]` names; else all are this user's, whom Mercurial trusts.
 """
 
+import grp
 import os
+import pwd
 import shlex
 import subprocess
 import sys
@@ -34,7 +36,7 @@ def control(tmp_path: Path) -> Path:
     (control / "store/00changelog.i").touch()
     for path in (tmp_path / "repo", control, control / "store", control / "requires"):
         os.chown(path, OTHER, -1)
-        path.chmod(path.stat().st_mode | 0o020)
+        path.chmod(path.stat().st_mode | (0o020 if IS_ROOT else 0o022))  # a user's own group is no other user
     return control
 
 
@@ -71,6 +73,20 @@ def test_an_hgrc_of_an_accounts_own_folder_does_not_count(control: Path) -> None
     assert is_counted(control) is not IS_ROOT
 
 
+@pytest.mark.parametrize("members", [[], ["mallory"]])
+def test_a_group_of_the_owner_alone_shares_nothing(
+    members: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clone of an account whose umask lets its own group write; Debian has a group for each user."""
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    monkeypatch.setattr(rule, "_is_service", False)
+    monkeypatch.setattr(grp, "getgrgid", lambda group: grp.struct_group((user, "x", group, members)))
+    (tmp_path / ".hg").mkdir()
+    (tmp_path / ".hg").chmod(0o775)
+    write(tmp_path / ".hg/hgrc", owner=os.geteuid(), mode=0o664)
+    assert is_counted(tmp_path / ".hg") is (not members)
+
+
 def test_roots_hgrc_in_a_shared_folder_counts(control: Path) -> None:
     write(control / "hgrc", owner=os.geteuid())
     assert is_counted(control) is IS_ROOT
@@ -94,7 +110,7 @@ def test_the_hgrc_of_a_folder_of_its_owner_counts_also_by_a_link(control: Path) 
 def test_a_trusted_hgrc_includes_no_file_that_accounts_may_have_written(name: str, control: Path) -> None:
     control.chmod(0o755)
     (control / "shared").mkdir()
-    (control / "shared").chmod(0o775)
+    (control / "shared").chmod(0o777)
     write(control / name)
     write(control / "hgrc", f"%include {name}\n")
     if name == "own":

@@ -161,7 +161,7 @@ def application(root: str, *, threads: int | None = None) -> Application:
     pages.hide_names()
     files.install()
     regular.install()
-    rule.install()
+    rule.install(is_service=True)
     folder = os.fsencode(os.path.realpath(root))
     try:
         hgweb = _RepositoryFolder({b"/": os.path.join(folder, b"**")})

@@ -4,12 +4,17 @@
 Mercurial trusts an hgrc for its owner: that user wrote it. In a folder that a group may write, each account of the group can give
 the name to another user's file, or to a link, and to a file of the store that it may write, or had others write for it. Only a
 file of root's in the folder itself cannot be made so.
+
+A group with the name of the owner and without members is the owner's alone, as Debian makes one for each user: an account's own
+clone counts as before, whatever its umask. Services have no clone of their own, so for them each group counts as others.
 """
 
 from __future__ import annotations
 
 import functools
+import grp
 import os
+import pwd
 import stat
 from typing import Any
 
@@ -17,17 +22,26 @@ from mercurial import error
 
 from pushlog import seams
 
-_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 # The attribute of a trusted file that is read, and of its settings: the ui that trusts it.
 _TRUSTING = "_vcsreplicator_trusting"
 
 
-@functools.cache
-def install() -> None:
+# Whether this process is a service's.
+_is_service = False
+
+
+def install(*, is_service: bool = False) -> None:
     """Have Mercurial trust no hgrc that accounts may have put there, nor one that includes such a file.
 
     A warning names the file, as Mercurial's own does. What HGRCPATH names counts as before. Call it before a repository is opened.
     """
+    global _is_service
+    _is_service |= is_service
+    _wrap()
+
+
+@functools.cache
+def _wrap() -> None:
     seams.wrap("mercurial.ui", "ui._trusted", _trust)
     seams.wrap("mercurial.config", "config.read", _read_settings)
 
@@ -67,11 +81,24 @@ def _is_of_owner(file: int, path: bytes) -> bool:
         return False
     try:
         above = os.fstat(folder)
-        is_shared = bool(above.st_mode & _OTHERS) or above.st_uid not in (0, found.st_uid)
+        is_shared = _may_others_write(above) or above.st_uid not in (0, found.st_uid)
         # Through the folder, which may be another one by now.
         there = os.stat(os.path.basename(path), dir_fd=folder, follow_symlinks=not is_shared)
     except OSError:
         return False
     finally:
         os.close(folder)
-    return os.path.samestat(there, found) and not found.st_mode & _OTHERS and not (is_shared and found.st_uid)
+    return os.path.samestat(there, found) and not _may_others_write(found) and not (is_shared and found.st_uid)
+
+
+def _may_others_write(found: os.stat_result) -> bool:
+    """Return whether users other than the owner may write."""
+    if not found.st_mode & stat.S_IWGRP or found.st_mode & stat.S_IWOTH:
+        return bool(found.st_mode & stat.S_IWOTH)
+    if _is_service or found.st_uid != os.geteuid():
+        return True
+    try:
+        group, owner = grp.getgrgid(found.st_gid), pwd.getpwuid(found.st_uid)
+    except KeyError:
+        return True
+    return group.gr_name != owner.pw_name or bool(group.gr_mem)
