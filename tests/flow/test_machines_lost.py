@@ -26,7 +26,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.status.follower import read_picture
 from hgext.vcsreplicator.words.roster import MirrorState
 from testing.builders.cluster import Cluster
-from testing.builders.load import Load, Pusher, create
+from testing.builders.load import Load, Pusher, create, is_draft
 from testing.checks import agreement, checker
 from testing.faults.campaign import announced, told_in_order
 from testing.services.guard import descendants
@@ -193,6 +193,8 @@ class Installation:
             return begun if done.returncode == 0 else None
 
         begun = eventually(tried, "the promotion", timeout=PATIENCE, every=2.0)
+        for name in filter(is_draft, self.names):  # from the backup of the old master: no mirror has each hgrc
+            (self.cluster.repository(name) / ".hg/hgrc").write_text("[phases]\npublish = no\n")
         self.cluster.start("relay", "web-master")
         return begun
 
