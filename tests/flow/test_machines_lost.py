@@ -193,8 +193,6 @@ class Installation:
             return begun if done.returncode == 0 else None
 
         begun = eventually(tried, "the promotion", timeout=PATIENCE, every=2.0)
-        for name in filter(is_draft, self.names):  # from the backup of the old master: no mirror has each hgrc
-            (self.cluster.repository(name) / ".hg/hgrc").write_text("[phases]\npublish = no\n")
         self.cluster.start("relay", "web-master")
         return begun
 

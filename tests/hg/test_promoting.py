@@ -10,12 +10,13 @@ import pytest
 from mercurial.utils import cborutil
 
 from hgext.vcsreplicator.hg import observe
-from hgext.vcsreplicator.hg.promoting import continue_outbox, read_hgrc
+from hgext.vcsreplicator.hg.promoting import continue_outbox, keep_drafts, read_hgrc
 from hgext.vcsreplicator.hg.relaying import MasterRepositories
 from hgext.vcsreplicator.mirror.checkpoint import Checkpoint, before_first
 from hgext.vcsreplicator.outbox.entry import NewestEvent
 from hgext.vcsreplicator.outbox.file import Outbox, outbox_of
 from hgext.vcsreplicator.words.errors import Refused
+from hgext.vcsreplicator.words.event import ClientSettings
 from testing.builders.master.pushing import Master, new_master
 from testing.checks.agreement import page
 
@@ -90,6 +91,31 @@ def test_an_outbox_goes_on_after_the_checkpoint_also_after_a_kill(folder: Path) 
     checkpoint = replace(checkpoint, incarnation="f" * 32)
     with pytest.raises(Refused, match="an outbox of another history"):
         promote()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("publishing", "before", "after"),
+    [
+        (False, None, "no"),
+        (False, "[web]\nallow-archive = zip\n", "no"),
+        (False, "[phases]\npublish = yes\n", "yes"),
+        (True, None, ""),
+    ],
+)
+def test_a_promoted_master_keeps_drafts_as_the_former_one_did(
+    publishing: bool, before: str | None, after: str, folder: Path
+) -> None:
+    checkpoint = replace(checkpoint_of(folder), settings=ClientSettings(publishing=publishing))
+    hgrc = folder / ".hg/hgrc"
+    if before is not None:
+        hgrc.write_text(before)
+    keep_drafts(str(folder), checkpoint)
+    keep_drafts(str(folder), checkpoint)  # as after a kill
+    text = hgrc.read_text() if hgrc.exists() else ""
+    assert text.count("publish = ") == bool(after)
+    assert f"publish = {after}" in text or not after
+    assert (before or "") in text
 
 
 @pytest.mark.processes

@@ -13,7 +13,7 @@ import click
 
 from ..config import Config
 from ..hg.master.creation import NOTES, note_generation, read_generation
-from ..hg.promoting import continue_outbox, read_copy, take_hgrc
+from ..hg.promoting import continue_outbox, keep_drafts, read_copy, take_hgrc
 from ..hg.relaying import MasterRepositories
 from ..hg.replica.scan import scan
 from ..log import EVENTS, Log
@@ -182,6 +182,7 @@ def _continue_all(
         if here.checkpoint.deleted:  # which a backup keeps
             continue
         take_hgrc(here.folder, hgrc.get(here.checkpoint.repository))
+        keep_drafts(here.folder, here.checkpoint)
         continue_outbox(repositories.open(here.folder), here.checkpoint, _read_logged(log, here.checkpoint))
 
 

@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from mercurial import error
+from mercurial import config, error
 from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction as Transaction
 
@@ -87,14 +87,32 @@ def read_copy(opener: RepositoryOpener, folder: str) -> Fingerprint | None:
 
 def take_hgrc(folder: str, handed: HandedHgrc | None) -> None:
     """Replace the hgrc of a mirror's repository that has no outbox yet; later an administrator may have changed it."""
-    if handed is None or outbox_of(folder).newest() is not None:
+    if handed is not None and outbox_of(folder).newest() is None:
+        _replace_hgrc(folder, handed.content.encode("latin-1"), handed.mode)
+
+
+def keep_drafts(folder: str, checkpoint: Checkpoint) -> None:
+    """Have a mirror's repository without an outbox keep drafts if the former master did, unless its hgrc says something else.
+
+    No mirror has the former master's hgrc, and what a publishing repository makes public stays so in all clones.
+    """
+    if checkpoint.settings.publishing is not False or outbox_of(folder).newest() is not None:
         return
+    content, known = b"", config.config()
+    with suppress(FileNotFoundError), open(_hgrc(folder), "rb", opener=open_unlinked) as file:
+        content = file.read()
+    known.parse(b"hgrc", content, include=lambda *_, **__: None)
+    if known.get(b"phases", b"publish") is None:
+        _replace_hgrc(folder, content + b"\n[phases]\npublish = no\n", 0o644)
+
+
+def _replace_hgrc(folder: str, content: bytes, mode: int) -> None:
     new = f"{_hgrc(folder)}.new"
     with suppress(FileNotFoundError):
         os.unlink(new)
     with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-        file.write(handed.content.encode("latin-1"))
-        os.fchmod(file.fileno(), handed.mode)
+        file.write(content)
+        os.fchmod(file.fileno(), mode)
     os.replace(new, _hgrc(folder))
 
 
