@@ -26,7 +26,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.status.follower import read_picture
 from hgext.vcsreplicator.words.roster import MirrorState
 from testing.builders.cluster import Cluster
-from testing.builders.load import Load, Pusher, create, is_draft
+from testing.builders.load import Load, Pusher, create
 from testing.checks import agreement, checker
 from testing.faults.campaign import announced, told_in_order
 from testing.services.guard import descendants
