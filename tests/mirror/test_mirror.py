@@ -344,33 +344,6 @@ def test_a_mirror_of_the_same_name_elsewhere_is_refused(bench: Bench, tmp_path: 
     assert stop.is_set()
 
 
-def test_of_two_mirrors_of_one_name_that_begin_at_once_one_ends(bench: Bench, tmp_path: Path) -> None:
-    ended: list[BadConfig] = []
-    stop = threading.Event()
-
-    def run(root: Path) -> None:
-        try:
-            with open_log(bench.url, creates=True) as log:
-                service.run(replace(bench.settings(), root=str(root)), log, stop=stop, ready=begun.wait)
-        except BadConfig as error:
-            ended.append(error)
-            stop.set()
-
-    begun = threading.Barrier(2)
-    both = [threading.Thread(target=run, args=(tmp_path / name,)) for name in ("here", "there")]
-    for each in both:
-        each.start()
-    try:
-        assert stop.wait(60)
-    finally:
-        begun.abort()
-        stop.set()
-        for each in both:
-            each.join()
-    assert len(ended) == 1
-    assert "another mirror of this name works on" in str(ended[0])
-
-
 def test_a_worker_that_is_killed_while_the_mirror_starts_is_replaced(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

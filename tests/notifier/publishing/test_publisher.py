@@ -335,10 +335,12 @@ def test_a_second_notifier_delivers_once_the_first_ends(log: Log, notifier: Noti
 def test_notifiers_of_different_destinations_all_deliver(log: Log, notifier: Notifier, tmp_path: Path) -> None:
     first, second, shared = Scripted(), Scripted(), Scripted()
     notifier.start(first=first, shared=shared)
+    publish_pushes(log, "x", 1, 1)
+    notifier.settled("shared")  # before that, each of the two may be the first
     other = Notifier(log, tmp_path / "other", host="other", instance=OTHER)
     with closing(other.state):
         other.start(second=second, shared=Scripted(down=Unavailable("never tried")))
-        publish_pushes(log, "x", 1, 3)
+        publish_pushes(log, "x", 2, 3)
         for name in ("first", "second", "shared"):
             notifier.settled(name)
         assert presence(log) == {"notifier here": ("first", "shared"), "notifier other": ("second",)}

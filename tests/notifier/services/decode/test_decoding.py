@@ -567,6 +567,7 @@ def any_tools(places: Path) -> Tools:
     return Tools(schemas=DocumentSchemas(validators), geo=geo, largest=20_000)
 
 
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")
 @settings(max_examples=3 * settings.default.max_examples)
 @given(lines)
 @example(to_line(a_raw(b'{"a":' * 900 + b"1" + b"}" * 900)))
