@@ -119,6 +119,18 @@ def test_a_promoted_master_keeps_drafts_as_the_former_one_did(
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize("case", ["link", "no settings"])
+def test_an_hgrc_that_cannot_be_read_is_named_at_a_promotion(case: str, folder: Path) -> None:
+    hgrc = folder / ".hg/hgrc"
+    if case == "link":
+        hgrc.symlink_to("other")
+    else:
+        hgrc.write_text("[phases\n")
+    with pytest.raises(Refused, match=f"{hgrc}: .*expected a file that Mercurial can read"):
+        keep_drafts(str(folder), replace(checkpoint_of(folder), settings=ClientSettings(publishing=False)))
+
+
+@pytest.mark.processes
 def test_a_promoted_master_shows_pushes_after_the_last_release() -> None:
     with new_master() as master:
         master.create("x")

@@ -338,9 +338,10 @@ def test_a_relay_without_trouble_wakes_only_for_its_rounds_and_reports(
 
 def test_a_stop_ends_the_thread_that_follows_the_aggregator(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fork, "POLL", 3600.0)
+    others = set(threading.enumerate())
     with bench.running():
         bench.wait_for_rounds(1)
-    eventually(lambda: all(thread.name != "relay-state" for thread in threading.enumerate()))
+    eventually(lambda: all(thread.name != "relay-state" for thread in set(threading.enumerate()) - others))
 
 
 def gone(name: str) -> NewRecord:

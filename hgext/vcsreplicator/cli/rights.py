@@ -29,9 +29,10 @@ _IS_NO_FILE = (errno.ELOOP, errno.ENOENT, errno.ENXIO)
 @click.argument("owner", metavar="USER[:GROUP]")
 @click.argument("folders", metavar="FOLDER...", nargs=-1, required=True, type=click.Path())
 def command(owner: str, folders: tuple[str, ...]) -> None:
-    """Give repositories, or folders of them, to USER, as root; with GROUP also the right to write to this group.
+    """Give repositories, or folders of repositories, to USER.
 
-    The repository's hgrc stays as it is: root must own it. No link is followed, so other users may write there.
+    Run it as root. With GROUP, this group gets the right to write. A repository's hgrc stays as it is: root must own it.
+    No link is followed, so other users may write there meanwhile.
     """
     name, _, shared = owner.partition(":")
     user, group = _find_user(name), _find_group(shared) if shared else -1
@@ -40,7 +41,7 @@ def command(owner: str, folders: tuple[str, ...]) -> None:
             give_repository("/", os.path.abspath(folder), user, group, is_shared=bool(shared))
         except OSError as error:
             raise Refused(f"rights: {folder}: {error.strerror}; expected a folder, and no link above it") from error
-    click.echo(f"{len(folders)} given to {owner}")
+    click.echo(f"{len(folders)} folder{'s' * (len(folders) > 1)} given to {owner}")
 
 
 def _find_user(name: str) -> int:

@@ -82,7 +82,7 @@ def _with_capture(
         replication_root = root_of(settings, folder)
 
         def _pushlog_limit(self) -> None:
-            """Show the whole pushlog, whatever the last release was while the repository was a mirror's."""
+            """Show the whole pushlog: the limit is left from the time when the repository was a mirror's."""
 
         def transaction(self, desc: bytes, report: Any = None) -> Transaction:
             repo = self.unfiltered()

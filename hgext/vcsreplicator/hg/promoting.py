@@ -94,14 +94,18 @@ def take_hgrc(folder: str, handed: HandedHgrc | None) -> None:
 def keep_drafts(folder: str, checkpoint: Checkpoint) -> None:
     """Have a mirror's repository without an outbox keep drafts if the former master did, unless its hgrc says something else.
 
-    No mirror has the former master's hgrc, and what a publishing repository makes public stays so in all clones.
+    No mirror has the former master's hgrc, and what a publishing repository makes public stays so in all clones. Raises Refused for
+    an hgrc that cannot be read, having changed nothing.
     """
     if checkpoint.settings.publishing is not False or outbox_of(folder).newest() is not None:
         return
     content, known = b"", config.config()
-    with suppress(FileNotFoundError), open(_hgrc(folder), "rb", opener=open_unlinked) as file:
-        content = file.read()
-    known.parse(b"hgrc", content, include=lambda *_, **__: None)
+    try:
+        with suppress(FileNotFoundError), open(_hgrc(folder), "rb", opener=open_unlinked) as file:
+            content = file.read()
+        known.parse(b"hgrc", content, include=lambda *_, **__: None)
+    except (OSError, error.ConfigError) as problem:
+        raise Refused(f"{_hgrc(folder)}: {problem}; expected a file that Mercurial can read, and no link") from problem
     if known.get(b"phases", b"publish") is None:
         _replace_hgrc(folder, content + b"\n[phases]\npublish = no\n", 0o644)
 

@@ -36,7 +36,7 @@ def known_state(log: Log, repository: str) -> RepositoryState | None:
 
 
 def known_states(log: Log) -> list[RepositoryState]:
-    """Read the aggregator's last states of all repositories, without those that cannot be read; raises Unavailable.
+    """Read the aggregator's last states of all repositories, without unreadable ones; raises Unavailable.
 
     For a repository that begins: this parses what the whole host has.
     """

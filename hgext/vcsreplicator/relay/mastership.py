@@ -44,7 +44,7 @@ def fork_of_former(newest: MasterRecord | None, source: str) -> Fork | None:
 def has_ended(fork: Fork, newest: MasterRecord | None, source: str) -> bool:
     """Return whether the master that a fork names was itself replaced since, by the master of this source.
 
-    That another promotion is the newest is not enough: a log that was restored may have lost the one that the fork names.
+    That another promotion is the newest is not enough: a log that was restored may have lost the promotion that the fork names.
     """
     return newest is not None and newest.source == source and any(fork == _fork_from(each) for each in newest.replaces)
 

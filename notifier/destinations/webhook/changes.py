@@ -72,7 +72,7 @@ def _read_subscription(argument: Mapping[str, Any], settings: DeliverySettings) 
     """Return the wanted subscription; raise ValueError, MalformedEvent or WrongKey for a wrong one."""
     wanted = read(Subscription, argument.get(SUBSCRIPTION))
     if not all(secret.file for secret in wanted.secrets):
-        raise ValueError("a secret that is in no file: only the configuration may have one")
+        raise ValueError("expected each secret in a file: only the configuration may have another one")
     settings.check_scheme(wanted)
     find_wrong(wanted.secrets, "--secret-file")
     return wanted

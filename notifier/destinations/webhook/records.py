@@ -174,7 +174,9 @@ class WebhookRecords:
                 elif kind == "subscription":
                     found = read_storable(SubscriptionRecord, record.value)
                     if found.names_foreign_secret():
-                        raise MalformedEvent("a secret that is in no file: only the configuration may have one")
+                        raise MalformedEvent(
+                            "expected each secret in a file: only the configuration may have another one"
+                        )
                     subscriptions[item] = found
                 elif kind == "owed":
                     owed.append(read_storable(OwedDelivery, record.value))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hgext.vcsreplicator.aggregator.decisions import intake
+from hgext.vcsreplicator.aggregator.decisions import deciding, intake
 from hgext.vcsreplicator.aggregator.decisions.held import HeldEvent
 from hgext.vcsreplicator.aggregator.decisions.levels import MirrorLevels
 from hgext.vcsreplicator.aggregator.decisions.poison import Poison, Poisoned, blaming
@@ -85,6 +85,7 @@ def errors(log: MemoryLog) -> list[ErrorRecord]:
 def test_an_event_that_fails_the_aggregator_is_set_aside_with_its_trace(
     log: MemoryLog, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
+    monkeypatch.setattr(deciding, "LOST_PATIENCE", 0.0)  # it waits for what was set aside as for what the log lost
     bad, good = Chain("bad"), Chain("good")
     fail_for(monkeypatch, intake, where, lambda _state, event, *_: event.id == bad.events[1].id)
     send(log, [*bad.take(2), *good.take(2), *bad.take(1)])

@@ -117,7 +117,7 @@ def describe(step: SetupStep) -> str:
 class FoundHost:
     """What the machine has.
 
-    `programs` is the folder of `vcsreplicator` and `hg`, `units` the packaged units by name, `known_units` those that a package
+    `programs` is the folder of `vcsreplicator` and `hg`, `units` the packaged units by name, `known_units` the units that a package
     of the distribution gave to systemd, `repositories` how many can be replicated. `lacking` are the steps that give these the
     rights that they need. `home` is that of the user HG; `has_key` says whether master and mirror can know each other's keys.
     """

@@ -6,7 +6,7 @@ the name to another user's file, or to a link, and to a file of the store that i
 file of root's in the folder itself cannot be made so.
 
 A group with the name of the owner and without members is the owner's alone, as Debian makes one for each user: an account's own
-clone counts as before, whatever its umask. Services have no clone of their own, so for them each group counts as others.
+clone counts as before, with any umask. Services have no clone of their own, so for them each group counts as others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _is_service = False
 
 
 def install(*, is_service: bool = False) -> None:
-    """Have Mercurial trust no hgrc that accounts may have put there, nor one that includes such a file.
+    """Have Mercurial trust no hgrc that accounts may have put there, nor an hgrc that includes such a file.
 
     A warning names the file, as Mercurial's own does. What HGRCPATH names counts as before. Call it before a repository is opened.
     """
@@ -58,7 +58,7 @@ def _trust(orig: Any, self: Any, fp: Any, f: bytes) -> bool:
 
 
 def _read_settings(orig: Any, self: Any, path: bytes, fp: Any = None, *rest: Any, **named: Any) -> Any:
-    """Read a file of settings; raise ConfigError if a trusted hgrc includes one that is not."""
+    """Read a file of settings; raise ConfigError if a trusted hgrc includes a file that is not trusted."""
     ui = getattr(self, _TRUSTING, None)
     if ui is None:
         setattr(self, _TRUSTING, getattr(fp, _TRUSTING, None))

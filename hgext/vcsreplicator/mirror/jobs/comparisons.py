@@ -127,7 +127,7 @@ class Comparisons:
         )
 
     def list_troubles(self, now: float) -> Iterator[ServiceTrouble]:
-        """Yield each repository that needs an operator, and in one trouble those that could not be compared.
+        """Yield each repository that needs an operator, and in one trouble all repositories that could not be compared.
 
         These are permanent, so that `check` warns of them, once one could not be compared twice.
         """

@@ -103,8 +103,8 @@ def test_another_subscription_of_a_name_that_is_taken_is_not_added(asked: Asked)
     ("name", "wanted", "complaint"),
     [
         ("a b", plain(CI), "expected at most 61 letters"),
-        ("ci", plain(replace(CI, secrets=(Secret(command=("rm", "x")),))), "a secret that is in no file"),
-        ("ci", plain(replace(CI, secrets=(Secret(env="PASSWORD"),))), "a secret that is in no file"),
+        ("ci", plain(replace(CI, secrets=(Secret(command=("rm", "x")),))), "expected each secret in a file"),
+        ("ci", plain(replace(CI, secrets=(Secret(env="PASSWORD"),))), "expected each secret in a file"),
         ("ci", {"url": "http://ci.example/"}, "url: expected https; to allow http"),
         ("ci", {"url": "ftp://x"}, "url: expected https"),
         ("ci", {"url": 7}, "url"),
