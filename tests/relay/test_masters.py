@@ -10,7 +10,6 @@ import pytest
 
 from hgext.vcsreplicator.log import EVENTS, SERVICES, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.outbox.file import Fork
 from hgext.vcsreplicator.relay.lacking import find_trouble
 from hgext.vcsreplicator.relay.mastership import HANDED_OVER
 from hgext.vcsreplicator.words.records import MASTER_KEY, MasterRecord
@@ -98,13 +97,12 @@ def test_a_master_accepts_pushes_again_once_the_log_says_that_it_goes_on() -> No
             master.create(name)
         promote_another(log)
         eventually(lambda: all(master.outbox(name).fork() is not None for name in ("one", "two")))
-        handed = Fork(reason=HANDED_OVER)
-        master.outbox("two").set_fork(handed)
+        master.outbox("two").set_fork(HANDED_OVER)
         promote_another(log, "hg://master", "hg://alpha")
         eventually(lambda: master.outbox("one").fork() is None)
         master.commit("one", "a")
         assert RECORDED in master.push("one")
-        assert master.outbox("two").fork() == handed, "an operator hands it over"
+        assert master.outbox("two").fork() == HANDED_OVER, "an operator hands it over"
 
 
 def test_a_push_that_sends_itself_finds_that_another_master_was_promoted(tmp_path: Path) -> None:

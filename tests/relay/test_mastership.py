@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from hgext.vcsreplicator.log import EVENTS, SERVICES, Log, NewRecord, topics
+from hgext.vcsreplicator.outbox.file import FORMER
 from hgext.vcsreplicator.relay import mastership
-from hgext.vcsreplicator.relay.mastership import IS_MASTER, claim, fork_of_former, has_ended, read_master, take_back
+from hgext.vcsreplicator.relay.mastership import claim, fork_of_former, has_ended, read_master, take_back
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Refused
 from hgext.vcsreplicator.words.records import MASTER_KEY, MasterRecord
@@ -103,5 +104,5 @@ def test_a_pusher_reads_no_control_character_of_a_false_master() -> None:
     fork = fork_of_former(false, "hg://old")
     assert fork is not None
     assert fork.reason.isprintable()
-    assert fork.reason.endswith(IS_MASTER)
+    assert fork.master == FORMER
     assert len(fork.reason) < 1000

@@ -19,7 +19,7 @@ from ..log import Log
 from ..log.ownership import name_owner
 from ..mirror.jobs.promotion import HandedRepository, Handover, find_overtaken, find_rivals
 from ..outbox.file import outbox_of
-from ..relay.mastership import HANDED_OVER, fork_of_former, is_other_master, read_master, take_back
+from ..relay.mastership import HANDED_OVER, fork_of_former, read_master, take_back
 from ..relay.scan import find_repositories, may_hold_repositories
 from ..relay.settings import RelaySettings
 from ..status.follower import Follower
@@ -151,7 +151,7 @@ def _take_back(relay: RelaySettings, log: Log) -> int:
     for box in boxes:
         with box.sending(wait=True):
             fork = box.fork()
-            if fork is not None and is_other_master(fork):
+            if fork is not None and fork.master is not None:
                 box.set_fork(None)
                 count += 1
     return count

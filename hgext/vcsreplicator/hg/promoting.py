@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from ..mirror.jobs.promotion import HandedHgrc
 
 
-def close_outbox(repo: localrepository, reason: str) -> bool:
-    """Make a repository whose events are all in the log refuse every change from now on, for this reason.
+def close_outbox(repo: localrepository, wanted: Fork) -> bool:
+    """Make a repository whose events are all in the log refuse every change from now on, as the wanted fork says.
 
     Returns False, and changes nothing, while some are not, or another process works in it. Raises Refused for a repository that
     refuses changes for another reason.
@@ -39,12 +39,12 @@ def close_outbox(repo: localrepository, reason: str) -> bool:
     try:
         with repo.lock(wait=False), box.sending(wait=True):
             fork = box.fork()
-            if fork is not None and fork.reason != reason:
+            if fork is not None and fork != wanted:
                 raise Refused(f"it refuses pushes: {fork.reason}; see: vcsreplicator check")
             if box.newest() is None or box.has_unsent() or repo.svfs.exists(b"journal"):
                 return False
             if fork is None:
-                box.set_fork(Fork(reason=reason))
+                box.set_fork(wanted)
             return True
     except error.LockError:
         return False

@@ -49,6 +49,9 @@ SEGMENT_SIZE = 8 * 1024 * 1024
 SENT_SIZE = 320
 # Bytes of the largest entry that can be read.
 RECORD_LIMIT = 64 * 1024 * 1024
+# Why a fork refuses pushes that belong to another master (`Fork.master`).
+LEAVING = "leaving"
+FORMER = "former"
 # Members of a newest event and of the changelog after it that are no text.
 _NUMBERS = frozenset(("generation", "seq", "length"))
 
@@ -71,11 +74,13 @@ class SentMark(Value):
 class Fork(Value):
     """The reason why the outbox cannot continue the log's history.
 
-    `incarnation` is that of the log's history, if it is not the outbox's own. `repository` and `generation` are those of the
-    repository that the log has at this path, if it is another one: an adoption continues it.
+    `master` is LEAVING while its master is handed over, and FORMER once another master replaced it: then pushes belong to that one,
+    and nothing else is wrong. `incarnation` is that of the log's history, if it is not the outbox's own. `repository` and
+    `generation` are those of the repository that the log has at this path, if it is another one: an adoption continues it.
     """
 
     reason: str
+    master: str | None = None
     incarnation: str | None = None
     repository: str | None = None
     generation: int | None = None

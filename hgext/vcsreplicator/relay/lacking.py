@@ -6,13 +6,12 @@ import os
 from collections.abc import Collection, Iterable
 
 from ..log import Log
-from ..outbox.file import FORK, Outbox, TornRecord, outbox_of
+from ..outbox.file import FORK, FORMER, LEAVING, Outbox, TornRecord, outbox_of
 from ..outbox.losses import EventPlace, find_standing
 from ..status import SILENT
 from ..status.findings import REFUSES
 from ..words.errors import ReplicationError
 from ..words.records import ServiceTrouble
-from .mastership import HANDED_OVER, IS_MASTER
 from .scan import find_repositories
 
 # Separates a repository's folder from the reason why its events wait.
@@ -54,7 +53,7 @@ def find_trouble(folder: str, box: Outbox, now: float, hint: str, *, patience: f
         fork = box.fork()
         if fork is not None:
             since = os.stat(os.path.join(folder, ".hg", "store", FORK.decode())).st_mtime
-            remedy = DEMOTE if fork.reason.endswith(IS_MASTER) else PROMOTE if fork.reason == HANDED_OVER else ADOPT
+            remedy = {LEAVING: PROMOTE, FORMER: DEMOTE}.get(fork.master or "", ADOPT)
             return ServiceTrouble(text=f"{folder}{REFUSES}{fork.reason}; {remedy}", since=since, is_urgent=True)
         first = next(box.unsent(), None)
         if first is None:

@@ -8,16 +8,14 @@ from dataclasses import replace
 
 from ..log import EVENTS, SERVICES, Log, NewRecord
 from ..log.table import find_beginnings, read_records, read_table
-from ..outbox.file import Fork
+from ..outbox.file import FORMER, LEAVING, Fork
 from ..words import wire
 from ..words.errors import SHOWN, BadConfig, Fenced, Refused, visible
 from ..words.records import MASTER_KEY, MasterRecord
 from ..words.shape import to_json, try_json
 
-# In the reason why a former master refuses pushes, behind the source of the new one.
-IS_MASTER = " is the master now"
 # Why a master's repositories refuse pushes before a promotion that was planned.
-HANDED_OVER = "its master is being handed over; push again later, to the new master"
+HANDED_OVER = Fork(reason="its master is being handed over; push again later, to the new master", master=LEAVING)
 
 
 def read_master(log: Log) -> MasterRecord | None:
@@ -50,12 +48,7 @@ def has_ended(fork: Fork, newest: MasterRecord | None, source: str) -> bool:
 
 
 def _fork_from(source: str) -> Fork:
-    return Fork(reason=f"{visible(source[:SHOWN])}{IS_MASTER}")
-
-
-def is_other_master(fork: Fork) -> bool:
-    """Return whether pushes belong to another master: by a promotion, or by a handover that prepares one."""
-    return fork.reason == HANDED_OVER or fork.reason.endswith(IS_MASTER)
+    return Fork(reason=f"{visible(source[:SHOWN])} is the master now", master=FORMER)
 
 
 def claim(log: Log, wanted: MasterRecord, expected: MasterRecord | None) -> None:

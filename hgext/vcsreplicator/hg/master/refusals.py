@@ -204,10 +204,8 @@ def refuse_unknown_place(repo: MasterRepository, line: RelayLine | None, *, is_r
 
 
 def _make_refusal(fork: Fork) -> Forked:
-    from ...relay.mastership import is_other_master
-
     hint = b"see 'hg help replicateadopt'"
-    if is_other_master(fork):
+    if fork.master is not None:
         hint = b"push to the new master"
     elif fork.repository is not None:
         hint = b"promote a mirror to the master (docs/operating.md), or " + hint
