@@ -67,11 +67,34 @@ def test_an_outcome_that_the_log_did_not_take_follows_at_the_next_start(log: Mem
     assert (act.outcome, act.result) == (ActOutcome.DONE, "skipped")
 
 
-def test_acts_of_two_dashboards_with_one_number_are_both_shown(log: MemoryLog, tmp_path: Path) -> None:
+def test_acts_of_two_dashboards_have_different_numbers_for_all(log: MemoryLog, tmp_path: Path) -> None:
     one, other = (ActJournal(str(tmp_path / name), log) for name in ("one.db", "other.db"))
     for journal in (one, other):
         journal.list_newest(9)
-    assert [one.begin(ACT, "one")[0], other.begin(ACT, "other")[0]] == [1, 1]
+    numbers = {form: journal.begin(replace(ACT, reason=form), form)[0] for journal, form in ((one, "a"), (other, "b"))}
+    assert len(set(numbers.values())) == 2
+    one.end(numbers["a"], ActOutcome.DONE, "skipped")
+    third = ActJournal(str(tmp_path / "third.db"), log)
+    assert {each.act.reason: each.number for each in third.list_newest(9)} == numbers
+
+
+def test_an_act_never_has_the_number_of_one_of_a_lost_topic(log: MemoryLog, tmp_path: Path) -> None:
+    former = MemoryLog()
+    with_topics(former)
+    journal = ActJournal(str(tmp_path / "acts.db"), former)
+    taken = {journal.begin(ACT, f"{number}")[0] for number in range(4)}
+    journal = ActJournal(str(tmp_path / "acts.db"), log)
+    added = {journal.begin(ACT, f"{number}")[0] for number in range(4, 8)}
+    assert len(added - taken) == 4
+    assert {each.number for each in ActJournal(str(tmp_path / "other.db"), log).list_newest(9)} == added | taken
+
+
+def test_two_acts_to_which_an_earlier_release_gave_one_number_are_shown(log: MemoryLog, tmp_path: Path) -> None:
+    for form in ("one", "other"):
+        former = MemoryLog()
+        with_topics(former)
+        ActJournal(str(tmp_path / f"{form}.db"), former).begin(ACT, form)
+        ActJournal(str(tmp_path / f"{form}.db"), log).list_newest(9)
     shown = {each.number for each in ActJournal(str(tmp_path / "third.db"), log).list_newest(9)}
     assert (len(shown), 1 in shown) == (2, True)
 
@@ -81,7 +104,7 @@ def test_acts_of_two_dashboards_with_one_number_are_both_shown(log: MemoryLog, t
     [
         (b'"skip"', b'"drop"'),
         (b'"begun"', b'"half"'),
-        (b'"number":1', b'"number":0'),
+        (b'"outcome"', b'"number":0,"outcome"'),
         (b'"{', b'"'),
         (b'"olga"', b'"\\udce9"'),
     ],

@@ -109,7 +109,7 @@ def test_a_form_is_of_one_act_and_each_form_of_a_page_has_its_own(site: Site, in
     assert len(tokens) == len(set(tokens)) == 2
     for token in tokens:
         send(site, {**FORM, "token": token})
-    assert [number for _, number in installation.acts] == [1, 2]
+    assert len({number for _, number in installation.acts}) == 2
 
 
 def test_no_act_works_without_a_token_on_any_route_and_method(site: Site, installation: Installation) -> None:

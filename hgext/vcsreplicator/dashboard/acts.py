@@ -10,7 +10,7 @@ import enum
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any
 
 import structlog
@@ -38,17 +38,18 @@ CREATE TABLE IF NOT EXISTS acts (
 """
 _BEGIN = """INSERT INTO acts (form, at, who, reason, kind, target, argument, outcome) VALUES (?, ?, ?, ?, ?, ?, ?, 'begun')
     ON CONFLICT (form) DO NOTHING"""
+_NUMBER = "UPDATE OR IGNORE acts SET number = ? WHERE form = ?"
 _OUTCOMES = "SELECT form, outcome FROM acts ORDER BY number"
 # The members of `ActRecord`, in their order.
 _RECORD = "SELECT number, at, who, reason, kind, target, argument, outcome, result FROM acts WHERE form = ?"
-# An act under the number of an act of another database gets a new one.
+# Earlier releases numbered the acts of each database by themselves: of two with one number the second gets a new one here.
 _RESTORE = """INSERT OR IGNORE INTO acts (form, number, at, who, reason, kind, target, argument, outcome, result)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 _RESTORE_OUTCOME = "UPDATE acts SET outcome = ?, result = ? WHERE form = ? AND outcome = 'begun'"
 _SELECT_RECORDED = "SELECT number, who, reason, kind, target, argument FROM acts WHERE form = ?"
 _END = "UPDATE acts SET outcome = ?, result = ? WHERE number = ? RETURNING form"
 _NEWEST = """SELECT number, at, who, reason, kind, target, argument, outcome, result FROM acts
-    ORDER BY number DESC LIMIT ?"""
+    ORDER BY at DESC, number DESC LIMIT ?"""
 
 # The beginning of an act's key in topic `notifier`, before its form.
 _KEY = "act/"
@@ -120,9 +121,12 @@ class RecordedAct:
 @extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActRecord:
-    """An act as the log has it. Topic `notifier`, key `act/FORM`; `argument` is JSON, `outcome` that of ActOutcome."""
+    """An act as the log has it. Topic `notifier`, key `act/FORM`; `argument` is JSON, `outcome` that of ActOutcome.
 
-    number: Annotated[int, NumberRange(1, 2**53)]
+    `number` is the offset of the act's first record plus 1; that record itself has none.
+    """
+
+    number: Annotated[int, NumberRange(1, 2**53)] | None = None
     at: Time
     who: str
     reason: str
@@ -173,9 +177,9 @@ class ActJournal:
             self._restore(db)
             with db.writing():
                 is_new = bool(db.run(_BEGIN, (form, act.at, *content)).rowcount)
-                [(number, *recorded)] = db.rows(_SELECT_RECORDED, (form,))
                 if is_new:
-                    self._append(db, form)
+                    self._append_first(db, form)
+                [(number, *recorded)] = db.rows(_SELECT_RECORDED, (form,))
         if recorded != [*content]:
             raise Refused(f"this form was sent before, as act {number}; load its page again for another act")
         return number, is_new
@@ -210,13 +214,14 @@ class ActJournal:
         ).records.items():
             try:
                 act = read_storable(ActRecord, record.value or b"")
+                act = replace(act, number=act.number or record.offset + 1)
                 _read_recorded(_list_columns(act))
                 known[key.removeprefix(_KEY)] = act
             except (MalformedEvent, Unavailable) as error:
                 logger.error("act in the log not readable", key=key, reason=str(error))
         with db.writing():
             here = {form for form, _ in db.rows(_OUTCOMES)}
-            for form, act in sorted(known.items(), key=lambda each: each[1].number):
+            for form, act in sorted(known.items(), key=lambda each: each[1].number or 0):
                 number, *columns = _list_columns(act)
                 if form not in here and not db.run(_RESTORE, (form, number, *columns)).rowcount:
                     db.run(_RESTORE, (form, None, *columns))
@@ -228,16 +233,27 @@ class ActJournal:
 
     def _append(self, db: Database, *forms: str) -> None:
         """Put these acts into the log as the database has them; raises Unavailable."""
-        names, records = [member.name for member in fields(ActRecord)], []
-        for form in forms:
-            [row] = db.rows(_RECORD, (form,))
-            value = to_json(ActRecord(**dict(zip(names, row, strict=True))))
-            records.append(NewRecord(topic=NOTIFIER, key=f"{_KEY}{form}", value=value))
-        if records:
-            self._log.append(records)
+        if forms:
+            self._log.append([_make_record(form, _read_record(db, form)) for form in forms])
+
+    def _append_first(self, db: Database, form: str) -> None:
+        """Put a new act into the log, whose offset is its number: no act of another dashboard has it. Raises Unavailable."""
+        record, is_numbered = _make_record(form, replace(_read_record(db, form), number=None)), False
+        while not is_numbered:  # the number is taken by an act of an earlier release, or from before the topic was lost
+            [(_, offset)] = self._log.append([record])
+            is_numbered = bool(db.run(_NUMBER, (offset + 1, form)).rowcount)
 
     def _open(self) -> Database:
         return Database(self._path, "dashboard.acts", _SCHEMA)
+
+
+def _make_record(form: str, act: ActRecord) -> NewRecord:
+    return NewRecord(topic=NOTIFIER, key=f"{_KEY}{form}", value=to_json(act))
+
+
+def _read_record(db: Database, form: str) -> ActRecord:
+    [row] = db.rows(_RECORD, (form,))
+    return ActRecord(**dict(zip([member.name for member in fields(ActRecord)], row, strict=True)))
 
 
 def _list_columns(act: ActRecord) -> list[Any]:
