@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a power cut took stays refused until it is served again, or until nothing says that it ever comes."""
+"""What a power cut took, or a lost disk, stays refused until it is served again, or until nothing says that it ever comes."""
 
 import os
 from pathlib import Path
@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from hgext.vcsreplicator.mirror import MirrorSettings
 from hgext.vcsreplicator.mirror.checkpoint import before_first
@@ -31,6 +32,11 @@ class Machine:
     def boot(self, name: str) -> None:
         (self._folder / "boot").write_text(name)
         boot._whole.clear()
+
+    def lose_disk(self) -> None:
+        """Let the root be filled anew, on another machine."""
+        (self.root / boot.FILE).unlink()
+        self.boot("another machine's")
 
     def start(self, *, acked: int, serving: int, released: int = 9, incarnation: str | None = "inc") -> PowerLosses:
         """Start the service, which served up to `acked` before."""
@@ -82,6 +88,20 @@ def test_a_service_killed_while_it_restores_still_knows_what_lacked(machine: Mac
     assert machine.is_refused
     machine.start(acked=3, serving=5)
     assert not machine.is_refused
+
+
+def test_a_mirror_says_why_it_serves_less_than_it_acknowledged(machine: Machine) -> None:
+    """A root that was filled anew is no power cut, and clients wait only for what it lacks."""
+    with capture_logs() as lines:
+        machine.boot("second")
+        machine.start(acked=5, serving=3)
+        machine.start(acked=3, serving=3)  # killed, and started again
+        machine.lose_disk()
+        machine.start(acked=5, serving=5)
+        machine.lose_disk()
+        machine.start(acked=5, serving=4)
+    found = [line["reason"] for line in lines if line["event"] == "less served than acknowledged"]
+    assert found == ["power cut", "not restored yet", "the root is new"]
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # Seconds of the aggregator's silence after which a mirror with `refuse-when-stale` refuses to answer.
 STALE_AFTER = 30.0
 STALE = b"this mirror does not know what is released now; please retry, or use another mirror\n"
-BEHIND = b"this mirror restores what a power cut took; please retry, or use another mirror\n"
+BEHIND = b"this mirror restores what it served before; please retry, or use another mirror\n"
 # Seconds after which a refused client may ask again.
 RETRY_AFTER = "5"
 # The member of a request's environment with the tag that hgweb gives its answer, if it gives one.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a power cut took from this mirror: clients are refused until it is served again."""
+"""What this mirror served and lacks after a power cut, or on a new disk: clients are refused until it is served again."""
 
 import functools
 import os
@@ -10,7 +10,7 @@ import structlog
 
 from ...words.records import Ack
 from . import boot
-from .boot import Lacking
+from .boot import BootMark, Lacking
 from .life import Following
 from .state import State
 
@@ -18,7 +18,7 @@ logger = structlog.get_logger()
 
 
 class PowerLosses:
-    """Compares repositories with acks after a power cut, and keeps the file about it.
+    """Compares repositories with acks after a power cut or on a new disk, and keeps the file about it.
 
     Rule: what lacked something stays in the file until it is served again, because the acks say the lower level at once.
     """
@@ -43,7 +43,7 @@ class PowerLosses:
             self._write(lacking)
         self._lacking = lacking
         if self._lacking:
-            logger.warning("less served than acknowledged, after a power cut", repositories=len(self._lacking))
+            logger.warning("less served than acknowledged", repositories=len(self._lacking), reason=_say_why(former))
 
     def look(self) -> None:
         """Let clients see again what is served as far as before.
@@ -94,6 +94,13 @@ class PowerLosses:
 def _find_relative(folder: str, root: str) -> str:
     """Return a folder's path below the root, links resolved, asking the disk once: each look needs all of them."""
     return os.path.relpath(os.path.realpath(folder), os.path.realpath(root))
+
+
+def _say_why(former: BootMark | None) -> str:
+    """Say what came before this start, by the file that it found."""
+    if former is None:
+        return "the root is new"
+    return "not restored yet" if former.is_of_this_boot() else "power cut"
 
 
 def _is_lacking(following: Following, wanted: Lacking) -> bool:
