@@ -73,7 +73,7 @@ def run(
                 if stop.wait(delay):
                     return
         clock, instance, host = SystemClock(), instance or name_process(), host or _name_host(settings.state)
-        presence = Presence(log, f"{NOTIFIER_KEY}{host}", instance, clock, interval=BEAT)
+        presence = Presence(log, f"{NOTIFIER_KEY}{host}", instance, clock)
         held.enter_context(presence)
         turns = Turns(
             log, set(settings.destinations), instance, patience=settings.takeover_after, stop=stop, clock=clock
@@ -113,7 +113,7 @@ def _run_couriers(
                     turns.lose(name)
                 begun = turns.find_turns()
                 at_work |= {name: threads.submit(_keep_at_work, couriers[name], stop) for name in begun}
-                presence.report(at_work)
+                presence.report(at_work, interval=BEAT)
                 for name in couriers:
                     ACTIVE.labels(name).set(name in at_work)
                 if is_ready:

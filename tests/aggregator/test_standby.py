@@ -279,6 +279,14 @@ def test_an_aggregator_that_loads_for_long_is_not_fenced(log: MemoryLog, monkeyp
             eventually(lambda: active(log) == ELSEWHERE)
 
 
+def test_an_aggregator_that_has_loaded_reports_less_often_than_it_beats(log: MemoryLog) -> None:
+    with running(log, "one", ELSEWHERE):
+        eventually(lambda: stands_by(log, "one") is False)
+        beats, reports = log.ends(STATE)[0], log.ends(SERVICES)[0]
+        eventually(lambda: log.ends(STATE)[0] >= beats + 6)
+        assert log.ends(SERVICES)[0] <= reports + 1
+
+
 def test_an_aggregator_waits_for_another_that_still_loads(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standby, "is_gone", "other/1/1/1".__eq__)
     log.append([beat_of("other/1/1/1")])

@@ -48,7 +48,12 @@ def run(
     clock, instance, is_fenced = clock or SystemClock(), instance or name_process(), False
     announce = _only_once(ready)
     ACTIVE.set(0)
-    with Presence(log, f"{AGGREGATOR_KEY}{host}", instance, clock, interval=settings.beat) as presence:
+    with Presence(log, f"{AGGREGATOR_KEY}{host}", instance, clock) as presence:
+
+        def note_loaded() -> None:
+            presence.report([AGGREGATOR])  # rarely: from now on the heartbeats of the session are the signs
+            announce()
+
         while not stop.is_set():
             state = wait_for_turn(
                 settings,
@@ -64,9 +69,9 @@ def run(
             turn = [state]
             del state  # all that the topic had: the session takes it, and lets go of it
             ACTIVE.set(1)
-            presence.report([AGGREGATOR])
+            presence.report([AGGREGATOR], interval=settings.beat)
             try:
-                loop.run(settings, log, stop=stop, ready=announce, clock=clock, state=turn.pop(), instance=instance)
+                loop.run(settings, log, stop=stop, ready=note_loaded, clock=clock, state=turn.pop(), instance=instance)
             except Fenced as error:
                 logger.warning("fenced", reason=str(error))
                 is_fenced = True

@@ -119,12 +119,12 @@ class StandbyReader:
 class Presence:
     """Reports, in a thread, that this process runs, and on what it works.
 
-    It does so every `interval` seconds while it works, otherwise every INTERVAL, and after each change. It withdraws the report
-    at a stop, not at a failure. Of two processes on one host the log has the report of either.
+    It does so after each change, and every INTERVAL. It withdraws the report at a stop, not at a failure. Of two processes on one
+    host the log has the report of either.
     """
 
-    def __init__(self, log: Log, key: str, instance: str, clock: Clock, *, interval: float = INTERVAL) -> None:
-        self._log, self._key, self._instance, self._clock, self._interval = log, key, instance, clock, interval
+    def __init__(self, log: Log, key: str, instance: str, clock: Clock) -> None:
+        self._log, self._key, self._instance, self._clock, self._interval = log, key, instance, clock, INTERVAL
         self._works: tuple[str, ...] = ()
         self._ended, self._changed = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="reports", daemon=True)
@@ -141,9 +141,13 @@ class Presence:
             self._works = ()
             self._append(self._describe(), None)
 
-    def report(self, works: Iterable[str]) -> None:
-        """Report at once on what this process works, if that has changed."""
+    def report(self, works: Iterable[str], *, interval: float = INTERVAL) -> None:
+        """Report at once on what this process works, if that has changed.
+
+        From the next report on, while it works, others follow every `interval` seconds.
+        """
         found = tuple(sorted(works))
+        self._interval = interval
         if found != self._works:
             self._works = found
             self._changed.set()

@@ -519,6 +519,35 @@ def test_a_reader_that_found_nothing_waits_until_something_is_written(
     reader.close()
 
 
+def test_a_reader_that_took_all_records_looks_again_after_a_write(
+    path: Path, log: SqliteLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.append([message(b"1"), message(b"2")])
+    reader = log.reader({(NOTICES, 0): 0})
+    with contextlib.closing(reader):
+        assert len(reader.poll(0, limit=1)) == 1
+        assert [record.value for record in reader.poll(0, limit=1)] == [b"2"], "the rest without a write"
+        with monkeypatch.context() as without_reading:
+            without_reading.setattr(reader, "_read_batch", lambda limit: pytest.fail("it read"))
+            assert reader.poll(0) == []
+        with SqliteLog(path) as other:
+            other.append([message(b"3")])
+        assert [record.value for record in reader.poll(0)] == [b"3"]
+
+
+def test_a_commit_of_nothing_looks_at_no_stream_and_rings_no_bell(
+    log: SqliteLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a destination asks every few seconds whether it is fenced."""
+    transactor = log.transactor("x")
+    monkeypatch.setattr("hgext.vcsreplicator.log.sqlite.doorbell.os.listdir", lambda folder: pytest.fail("it rang"))
+    statements: list[str] = []
+    assert log._connection is not None
+    log._connection._sqlite.set_trace_callback(statements.append)
+    transactor.commit(())
+    assert len(statements) == 3, statements
+
+
 def test_a_reader_is_not_woken_for_topics_it_does_not_read(tmp_path: Path) -> None:
     bell = bells.Bell(tmp_path, [1, 5])
     bells.ring(tmp_path, [2, 3])

@@ -167,10 +167,11 @@ class SqliteLog(Log):
             check_message(message)
         with self._begin_transaction(WRITING, timeout) as connection:
             fence(connection)
-            written = self._append(connection, messages)
+            written = self._append(connection, messages) if messages else []
             if group is not None:
                 self._acknowledge(connection, group, positions)
-        ring(self.bells, {topic.id for message in messages if (topic := self._topics.get(message.topic))})
+        if messages:
+            ring(self.bells, {topic.id for message in messages if (topic := self._topics.get(message.topic))})
         return written
 
     # Positions
@@ -306,8 +307,6 @@ class SqliteLog(Log):
     def _remove_old(self, connection: Connection, now: float, limit: int) -> None:
         """Remove old records of one stream, the next stream at each call."""
         streams = connection.rows(sql.ALL_STREAMS)
-        if not streams:
-            return
         self._sweep = (self._sweep + 1) % len(streams)
         stream, compacted, retention = streams[self._sweep]
         if compacted:

@@ -106,7 +106,7 @@ class _BellFolder:
         return os.listdir(self._descriptor)
 
     def address(self, name: str) -> str:
-        direct = str(self._path / name)
+        direct = os.path.join(self._path, name)
         return direct if len(os.fsencode(direct)) <= LONGEST_ADDRESS else f"/proc/self/fd/{self._descriptor}/{name}"
 
     def share(self, name: str) -> None:

@@ -133,7 +133,7 @@ class SqliteReader:
             raise
         self._positions.update(moved)
         self._marks.update(marks)
-        self._is_drained = not records
+        self._is_drained = all(self._positions[key] == ends[key] for key in active)
         return records
 
     def _open_connection(self) -> Connection:
