@@ -43,9 +43,11 @@ class AheadLevels:
             if self._read_again(proven.keys() - self._doubted.keys()):
                 return
             for pair, applied in proven.items():
+                if self._aggregation.output.is_full:
+                    break  # the next check goes on: no log takes any number in one transaction
                 if self._may_gate(pair):
                     self._aggregation.levels.doubt(*pair, applied, now)
-            self._doubted.update(proven)
+                self._doubted[pair] = applied
         ahead = self._aggregation.find_outstanding().ahead.items()
         pairs = {(mirror, name): applied for name, levels in ahead for mirror, applied in levels.items()}
         self._seen = {pair: applied for pair, applied in pairs.items() if self._doubted.get(pair) != applied}
