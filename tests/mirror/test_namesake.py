@@ -3,6 +3,7 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -93,6 +94,17 @@ def test_a_namesake_is_found_for_any_clock_of_its_machine(log: Log, settings: Mi
     wait(settings, log, position, last)  # silent: its place is free
     with Alive(log, clock), pytest.raises(BadConfig, match="works on there"):
         wait(settings, log, position, last)
+
+
+@pytest.mark.processes
+def test_a_mirror_whose_namesake_was_found_silent_begins_at_once(log: Log, settings: MirrorSettings) -> None:
+    last = beat(log, OTHER)
+    Path(settings.folder).mkdir(parents=True)
+    wait(settings, log, log.ends(ACKS)[0], last)
+    wait(replace(settings, beat_interval=3600.0), log, log.ends(ACKS)[0], last)
+    last = beat(log, OTHER)  # it was alive nevertheless
+    with Alive(log), pytest.raises(BadConfig, match="works on there"):
+        wait(settings, log, log.ends(ACKS)[0], last)
 
 
 class Watched:

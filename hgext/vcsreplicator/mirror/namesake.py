@@ -4,8 +4,9 @@
 Two mirrors of one name would take each other's acks for their own, so the second one refuses to start. Each heartbeat names the
 instance that sends it: a number kept in the mirror's folder, and the machine's name. A restart with the same folder on the same
 machine is the same instance and begins at once. Another one waits to see whether the former still sends heartbeats, and takes
-over if it is silent. If both run nevertheless, because they began at the same moment or one was stopped for a while, the
-aggregator's heartbeats say so, and the mirror with the greater instance ends.
+over if it is silent. `bootstrap` does that before notices wait for the new mirror, whose service then begins at once. If both run
+nevertheless, because they began at the same moment or one was stopped for a while, the aggregator's heartbeats say so, and the
+mirror with the greater instance ends.
 """
 
 import contextlib
@@ -27,6 +28,8 @@ from .settings import MirrorSettings
 
 # The file in the mirror's folder that keeps its number.
 INSTANCE = "instance"
+# The file there that keeps the position in `acks` before which all heartbeats are of mirrors that were found silent.
+SILENT = "silent"
 # Heartbeats that a living mirror is certain to send while another one waits.
 PATIENCE_BEATS = 3
 logger = structlog.get_logger()
@@ -55,6 +58,7 @@ class Namesakes:
     def __init__(self, settings: MirrorSettings, instance: str, position: int = 0) -> None:
         self.instance = instance
         self._settings, self._position = settings, position
+        self._silent = Path(settings.folder) / SILENT
         # Where the newest heartbeat of each instance is, as the aggregator last said.
         self._heard: Mapping[str, int] = {}
 
@@ -64,7 +68,7 @@ class Namesakes:
         Raises BadConfig if another mirror sends a heartbeat meanwhile. The age of the newest heartbeat, `last`, is unknown, because
         it has the time of another machine's clock; so the mirror waits for another heartbeat.
         """
-        former = None if last is None else self._find_other(seals, [last])
+        former = None if last is None or last.offset < self._read_silent() else self._find_other(seals, [last])
         if former is None:
             return
         logger.warning("waits for a mirror of the same name to be silent", instance=former)
@@ -79,6 +83,8 @@ class Namesakes:
                 continue
             if other is not None:
                 raise self._make_refusal(other)
+            with contextlib.suppress(OSError):  # else the next start waits again
+                self._silent.write_text(f"{self._position}\n", encoding="ascii")
             return
 
     def take(self, beat: AggregatorHeartbeat) -> None:
@@ -99,6 +105,12 @@ class Namesakes:
     def forget(self) -> None:
         """Go on with a log that lost acks: offsets may be lower from now on."""
         self._position, self._heard = 0, {}
+
+    def _read_silent(self) -> int:
+        try:
+            return int(self._silent.read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            return 0
 
     def _find_other(self, seals: OwnSeals, records: Iterable[Record]) -> str | None:
         """Return who sent the newest heartbeat of another instance; None if there is none."""

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,16 +20,19 @@ from hgext.vcsreplicator.aggregator import loop
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.cli.bootstrap import ask_for_mirror
 from hgext.vcsreplicator.cli.requests import ask_aggregator, make_request
-from hgext.vcsreplicator.log import ROSTER_REQUESTS
+from hgext.vcsreplicator.log import ACKS, ROSTER_REQUESTS, NewRecord
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror.comparison import ComparisonOutcome, Verdict
 from hgext.vcsreplicator.mirror.jobs.bootstrap import BootstrapSettings, CopyFailed, Progress, bootstrap
 from hgext.vcsreplicator.mirror.jobs.verify import VerifySettings, compare
+from hgext.vcsreplicator.mirror.namesake import SILENT
 from hgext.vcsreplicator.status.follower import Follower
-from hgext.vcsreplicator.words.errors import Refused
+from hgext.vcsreplicator.words.errors import BadConfig, Refused
 from hgext.vcsreplicator.words.event import Type
+from hgext.vcsreplicator.words.records import MirrorHeartbeat
 from hgext.vcsreplicator.words.roster import MirrorRole, MirrorState, Verb
 from hgext.vcsreplicator.words.rules import Rules
+from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.mirror.author import Author
 from testing.builders.mirror.mirroring import NAME, PATIENCE, Bench
 from testing.waiting import eventually
@@ -153,6 +157,40 @@ def test_pushes_and_new_repositories_meanwhile_are_there_in_the_end(bench: Bench
     with bench.mirror():
         bench.wait_served(*authors)
     assert outcomes(bench) == {ComparisonOutcome.EQUAL}
+
+
+def test_a_mirror_joins_once_a_former_one_of_its_name_is_silent(bench: Bench) -> None:
+    """Its service would wait for that while notices wait for the mirror."""
+    value = to_json(MirrorHeartbeat(mirror=NAME, time=1.0, positions={}, version="1", instance="aaaa@there"))
+    former = NewRecord(topic=ACKS, key=NAME, value=value)
+    bench.log.append([former])
+    joining = []
+
+    def ask(verb: Verb, wanted: Rules | None) -> None:
+        joining.append(verb is Verb.JOIN and (Path(bench.settings().folder) / SILENT).exists())
+        ask_for_mirror(bench.log, verb, NAME, wanted, backup=False, wait=PATIENCE)
+
+    def run(report: Callable[[Progress | CopyFailed], None]) -> bool:
+        settings = replace(bench.settings(), beat_interval=0.1)
+        return bootstrap(settings, bench.log, BootstrapSettings(), ask=ask, report=report, stop=threading.Event())
+
+    repeating = threading.Event()
+
+    def live() -> None:
+        while not repeating.wait(0.02):
+            bench.log.append([former])
+
+    alive = threading.Thread(target=live)
+    alive.start()
+    try:
+        with pytest.raises(BadConfig, match="another mirror of this name works on there"):
+            run(lambda event: None)
+    finally:
+        repeating.set()
+        alive.join()
+    assert (state_of(bench), joining) == (MirrorState.INACTIVE, [False])
+    assert run(lambda event: None)
+    assert joining == [False, True]
 
 
 def test_only_what_the_rules_include_is_copied(bench: Bench) -> None:

@@ -9,7 +9,8 @@ It is filled with every repository that it carries. Correctness depends on the o
 3. Every repository that `state` names is copied from the master, many at once, each complete before it takes its place. A copy that
    has reached the log's level then is kept; so a killed bootstrap continues. A deleted repository, or one no longer carried, is
    given up.
-4. The mirror joins only when nothing is missing. From the joining point on, notices wait for it; started, it reads on from 2.
+4. The mirror joins only when nothing is missing, and no other mirror of this name is alive. From the joining point on, notices
+   wait for it; started, it reads on from 2.
 
 No service of this mirror may run meanwhile; the mirror's folder is locked.
 """
@@ -23,17 +24,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...log import EVENTS, Log
+from ...log import ACKS, EVENTS, Log
+from ...log.table import read_table
 from ...status import Picture
 from ...status.follower import Follower
 from ...words.clock import SystemClock
 from ...words.errors import Refused
 from ...words.records import Reason, RepositoryState
 from ...words.retry import Backoff
-from ...words.roster import MirrorRole, MirrorState, Verb
+from ...words.roster import MirrorRole, MirrorState, Roster, Verb
 from ...words.rules import Rules
 from ...words.shape import within
-from ..namesake import instance_of
+from ..namesake import Namesakes, instance_of
+from ..seals import OwnSeals
 from ..service import lock_folder
 from ..settings import MirrorSettings
 from ..task import FoundRepository, Scan, Task, TaskOutcome
@@ -121,7 +124,9 @@ def bootstrap(
         roster = follower.update().roster
         known = roster.mirror(settings.name) if roster else None
         if known is not None and known.state is MirrorState.INACTIVE:
-            ask(Verb.JOIN, None)
+            _wait_for_namesake(settings, events, roster, stop)
+            if not stop.is_set():
+                ask(Verb.JOIN, None)
         return not stop.is_set()
 
 
@@ -147,6 +152,18 @@ def store_start(events: Log, group: str) -> None:
     missing = {partition: end for partition, end in events.ends(EVENTS).items() if partition not in stored}
     if missing:
         events.acknowledge(group, EVENTS, missing)
+
+
+def _wait_for_namesake(settings: MirrorSettings, events: Log, roster: Roster, stop: threading.Event) -> None:
+    """Return once a former mirror of this name is silent, or `stop` is set: the service would wait while notices wait for it.
+
+    Raises BadConfig if the former mirror is alive.
+    """
+    table = read_table(events, ACKS, keep=lambda _, key: key == settings.name)
+    seals = OwnSeals(settings.name, Path(settings.folder))
+    seals.take_roster(roster)
+    namesakes = Namesakes(settings, instance_of(Path(settings.folder)), table.positions[ACKS, 0])
+    namesakes.wait(events, seals, table.records.get((ACKS, settings.name)), stop)
 
 
 def _find_missing(
