@@ -63,6 +63,7 @@ class Kind(enum.StrEnum):
     UNSUBSCRIBE = "unsubscribe"
     PAUSE_SUBSCRIPTION = "pause-subscription"
     RESUME_SUBSCRIPTION = "resume-subscription"
+    ROTATE_SUBSCRIPTION = "rotate-subscription"
     REDELIVER = "redeliver"
     TEST_SUBSCRIPTION = "test-subscription"
 
@@ -74,11 +75,12 @@ OF_WEBHOOKS = frozenset(
         Kind.UNSUBSCRIBE,
         Kind.PAUSE_SUBSCRIPTION,
         Kind.RESUME_SUBSCRIPTION,
+        Kind.ROTATE_SUBSCRIPTION,
         Kind.REDELIVER,
         Kind.TEST_SUBSCRIPTION,
     }
 )
-# The member of a request's argument that may hold secrets, in headers: no answered request has it.
+# The member of a request's argument that may hold secrets, in headers and keys: no answered request has it.
 SUBSCRIPTION = "subscription"
 
 

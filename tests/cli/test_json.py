@@ -91,6 +91,7 @@ def test_a_subscription_is_listed_with_all_members_but_its_secrets(file: Path, t
             "concurrency": 4,
             "order": "strict",
             "is_signed": True,
+            "former_until": [],
         },
     }
 

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -26,7 +27,7 @@ from notifier.destinations.pulse.listener import ListenSettings, ReceivedMessage
 from notifier.destinations.state import StateDatabase
 from notifier.destinations.webhook.signing import signing_key
 from notifier.publishing import settings as notifier_settings
-from testing.builders.notifier.endpoint import Endpoint, Reply
+from testing.builders.notifier.endpoint import Endpoint, Reply, Request
 from testing.builders.notifier.notices import publish_pushes
 from testing.builders.notifier.notifying import FILE, Notifier, Scripted
 from testing.builders.notifier.receivers import PulseReceiver
@@ -138,6 +139,13 @@ def test_a_machine_without_the_notifier_shows_what_the_log_has(
     assert set(tmp_path.iterdir()) == before
 
 
+def sign(request: Request, *keys: str) -> str:
+    """Return the signatures that a receiver with these keys expects."""
+    content = f"{request.headers['webhook-id']}.{request.headers['webhook-timestamp']}.{request.text}".encode()
+    digests = [hmac.new(signing_key(key), content, hashlib.sha256).digest() for key in keys]
+    return " ".join(f"v1,{base64.b64encode(digest).decode()}" for digest in digests)
+
+
 def test_webhooks_are_changed_from_a_machine_without_the_notifier(
     file: Path, running: Notifier, tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,11 +160,19 @@ def test_webhooks_are_changed_from_a_machine_without_the_notifier(
         with pytest.raises(Refused, match=r"^hooks: failed: status 422 after \d\.\d+ s$"):
             say(elsewhere, "subscription", "test", "ci")
         example = endpoint.requests[0]
-        content = f"{example.headers['webhook-id']}.{example.headers['webhook-timestamp']}.{example.text}"
-        digest = hmac.new(signing_key(added[6]), content.encode(), hashlib.sha256).digest()
-        assert example.headers["webhook-signature"] == f"v1,{base64.b64encode(digest).decode()}"
+        assert example.headers["webhook-signature"] == sign(example, added[6])
         assert added[6] not in say(elsewhere, "subscription", "list", "--json")
         assert added[6] not in say(elsewhere, "destination", "requests", "--json")
+        rotated = say(elsewhere, "subscription", "rotate", "ci", "--overlap", "1")
+        assert "hooks: ci rotated; the former key signs too until " in rotated
+        with pytest.raises(Refused, match="status 422"):
+            say(elsewhere, "subscription", "test", "ci")
+        keys = [rotated.split()[7], added[6]]
+        assert endpoint.requests[1].headers["webhook-signature"] == sign(endpoint.requests[1], *keys)
+        listed = say(elsewhere, "subscription", "list", "--json") + say(elsewhere, "destination", "requests", "--json")
+        assert not [key for key in keys if key in listed]
+        [until] = json.loads(say(elsewhere, "subscription", "list", "--json"))[0]["subscription"]["former_until"]
+        assert until == pytest.approx(time.time() + 3600, abs=60)
         publish_pushes(log, "x", 1, 1)
         eventually(lambda: "1 exhausted" in say(elsewhere, "deliveries", "list"))
         assert say(elsewhere, "subscription", "pause", "ci") == "hooks: ci paused\n"

@@ -13,6 +13,7 @@ from ..words.shape import plain
 from .display import print_listing
 from .options import (
     TEXT,
+    Number,
     complete_subscription,
     with_answer,
     with_config,
@@ -33,7 +34,7 @@ HIDDEN = "(its value is not shown)"
 
 @click.group()
 def command() -> None:
-    """Add, test, remove, pause and resume subscriptions to webhooks."""
+    """Add, test, rotate, remove, pause and resume subscriptions to webhooks."""
 
 
 @command.command("list")
@@ -61,10 +62,11 @@ def _as_data(stored: "StoredSubscription") -> dict[str, Any]:
         "paused_reason": stored.paused_reason,
         "failing_since": stored.failing_since,
         "subscription": {
-            **{name: value for name, value in plain(wanted).items() if name != "key"},
+            **{name: value for name, value in plain(wanted).items() if name not in ("key", "former")},
             "filter": wanted.filter,
             "headers": headers,
             "is_signed": wanted.is_signed,
+            "former_until": [each.until for each in wanted.former or ()],
         },
     }
 
@@ -172,6 +174,34 @@ def test(config: Config, destination: str | None, name: str, wait: float) -> Non
     The notifier sends it as it sends messages, signed with the keys on its machine. Neither a pause nor the filter holds it back.
     """
     _ask(config, destination, "test-subscription", name, wait)
+
+
+@command.command()
+@click.argument("name", type=TEXT, shell_complete=complete_subscription)
+@click.option(
+    "--overlap",
+    type=Number(0, 31 * 24),
+    default=24.0,
+    show_default=True,
+    metavar="HOURS",
+    help="How long the former keys sign too; 0 if one is known to others.",
+)
+@with_answer
+@with_webhook
+@with_config
+def rotate(config: Config, destination: str | None, name: str, overlap: float, wait: float) -> None:
+    """Give a subscription a new key, which is shown this once.
+
+    Until the overlap ends, each request has a signature of the new key and of the former one, so that the receiver can change its
+    key meanwhile. A subscription that was unsigned is signed from now on.
+    """
+    from notifier.destinations.webhook.changes import KeyRotation, request_rotation
+    from notifier.destinations.webhook.signing import make_key
+
+    chosen, _ = find_webhook(config, destination)
+    rotation = KeyRotation(key=make_key(), overlap=overlap * 3600)
+    click.echo(f"new secret of {name}, shown this once: {rotation.key}")  # before the wait, as in `add`
+    ask_notifier(config, chosen, "rotate-subscription", request_rotation(name, rotation), wait=wait)
 
 
 @command.command()

@@ -57,7 +57,7 @@ _GROUPS = {
         "verify-notice": "Say who signed a notice, and which mirrors served it",
         "destination": "List, pause and resume destinations, and skip messages",
         "replay": "Send notices again to one destination",
-        "subscription": "Add, remove, pause and resume webhooks",
+        "subscription": "Add, test, pause and remove webhooks, and rotate their keys",
         "deliveries": "List, show and repeat deliveries of webhooks",
     },
     "Other services": {

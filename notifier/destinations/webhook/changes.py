@@ -1,22 +1,37 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What operators ask of the subscriptions and deliveries of a webhook destination."""
 
+import datetime
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 from hgext.vcsreplicator.log.requests import NOTHING, OperatorRequest
+from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import MalformedEvent, Rejected
-from hgext.vcsreplicator.words.shape import plain, read
+from hgext.vcsreplicator.words.shape import NumberRange, plain, read
 
 from ..state import SUBSCRIPTION, Kind
 from .deliveries import Deliveries, DeliveryState, JsonObject
 from .settings import DeliverySettings
 from .signing import WrongKey, find_wrong
 from .subscription import Subscription
+from .subscriptions import SubscriptionTable
 
 # A name becomes a label of metrics and a part of lines; older releases accepted any text.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,60}")
+
+# Seconds for which former keys may sign beside a new one.
+MOST_OVERLAP = 31 * DAY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRotation:
+    """A new key for a subscription; the former ones sign too for `overlap` seconds."""
+
+    key: str = field(repr=False)
+    overlap: Annotated[float, NumberRange(0, MOST_OVERLAP)]
 
 
 def check_name(name: str) -> None:
@@ -28,6 +43,11 @@ def check_name(name: str) -> None:
 def request_subscription(name: str, subscription: Subscription) -> dict[str, Any]:
     """Return the argument of a request to add a subscription."""
     return {"name": name, SUBSCRIPTION: plain(subscription)}
+
+
+def request_rotation(name: str, rotation: KeyRotation) -> dict[str, Any]:
+    """Return the argument of a request to give a subscription a new key."""
+    return {"name": name, SUBSCRIPTION: plain(rotation)}
 
 
 def request_redelivery(rows: Sequence[JsonObject], exhausted: str | None = None) -> dict[str, Any]:
@@ -59,23 +79,53 @@ def carry_out(request: OperatorRequest, deliveries: Deliveries, settings: Delive
                 return f"{name} added"
             is_same = any(each.name == name and each.subscription == wanted for each in subscriptions.all())
             return f"{name} added" if is_same else f"{NOTHING}added: there is a subscription {name!r} already"
+        case Kind.ROTATE_SUBSCRIPTION:
+            return _rotate_key(name, argument, subscriptions, who=who, now=now)
         case Kind.UNSUBSCRIBE:
             is_found, what = subscriptions.remove(name, who=who, now=now), "removed"
         case Kind.PAUSE_SUBSCRIPTION:
             is_found, what = subscriptions.pause(name, "by an operator", who=who, now=now), "paused"
-        case _:
+        case Kind.RESUME_SUBSCRIPTION:
             is_found, what = subscriptions.pause(name, None, who=who, now=now), "resumed"
+        case _:
+            raise Rejected("no such kind of request; ask with the program of this version")
     return f"{name} {what}" if is_found else f"{NOTHING}{what}: there is no subscription {name!r}"
 
 
 def _read_subscription(argument: Mapping[str, Any], settings: DeliverySettings) -> Subscription:
     """Return the wanted subscription; raise ValueError, MalformedEvent or WrongKey for a wrong one."""
     wanted = read(Subscription, argument.get(SUBSCRIPTION))
-    if not all(secret.file for secret in wanted.secrets):
+    if wanted.is_from_elsewhere:
         raise ValueError("expected each secret in a file: only the configuration may have another one")
     settings.check_scheme(wanted)
     find_wrong(wanted.secrets, "--secret-file")
     return wanted
+
+
+def _rotate_key(
+    name: str, argument: Mapping[str, Any], subscriptions: SubscriptionTable, *, who: str, now: float
+) -> str:
+    stored = next((each for each in subscriptions.all() if each.name == name), None)
+    try:
+        rotation = read(KeyRotation, argument.get(SUBSCRIPTION))
+        if stored is None:
+            raise ValueError(f"there is no subscription {name!r}")
+        if stored.origin == "file":
+            raise ValueError(f"the keys of {name} are in the configuration; add a second one to its secrets there")
+        wanted = stored.subscription
+        if wanted.key != rotation.key:  # else a repeat after a kill
+            wanted = wanted.rotate(rotation.key, rotation.overlap, now)
+            subscriptions.change(stored, wanted, f"key rotated; {_describe_former(wanted, now)}", who=who, now=now)
+    except (ValueError, MalformedEvent) as error:
+        return f"{NOTHING}rotated: {error}"
+    return f"{name} rotated; {_describe_former(wanted, now)}"
+
+
+def _describe_former(wanted: Subscription, now: float) -> str:
+    if not (former := wanted.list_former(now)):
+        return "no former key signs"
+    last = datetime.datetime.fromtimestamp(max(each.until for each in former), datetime.UTC)
+    return f"the former key signs too until {last:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _redeliver(argument: Mapping[str, Any], deliveries: Deliveries, *, who: str, now: float) -> str:

@@ -28,7 +28,6 @@ from .deliveries import AttemptEnd, Deliveries, DeliveryAttempt, DeliveryState
 from .fairness import AttemptLane, Member, Queues, WaitingDelivery
 from .request import AttemptResult, DeliveryVerdict, RequestSender
 from .settings import DeliverySettings
-from .signing import read_keys, signing_key
 from .subscription import Subscription
 from .subscriptions import StoredSubscription
 
@@ -232,9 +231,8 @@ class Dispatcher(threading.Thread):
     def _attempt_request(self, outgoing: DeliveryAttempt, subscription: Subscription) -> AttemptResult:
         begun = self.clock.monotonic()
         try:
-            made = () if subscription.key is None else (signing_key(subscription.key),)
-            keys = [*made, *read_keys(subscription.secrets)]
-            answer = self.sender.send(outgoing, subscription, keys, self.clock.now())
+            now = self.clock.now()
+            answer = self.sender.send(outgoing, subscription, subscription.read_keys(now), now)
         except BadConfig as error:
             answer = AttemptResult(verdict=DeliveryVerdict.AGAIN, error=str(error))
         except Exception as error:  # a worker that dies would forget its delivery

@@ -46,8 +46,9 @@ class DeliverySettings:
         absolute(self, "database")
         self.networks()
         for name, subscription in (self.subscriptions or {}).items():
-            if subscription.key is not None:
-                raise ValueError(f"subscriptions.{name}.key: expected none; name the file of a secret in secrets")
+            if subscription.key is not None or subscription.former is not None:
+                wrong = "key" if subscription.key is not None else "former"
+                raise ValueError(f"subscriptions.{name}.{wrong}: expected none; name the file of a secret in secrets")
 
     @property
     def kept_in(self) -> str:

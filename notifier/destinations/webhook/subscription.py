@@ -4,21 +4,24 @@
 import enum
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from hgext.vcsreplicator.words.errors import quote_value
 from hgext.vcsreplicator.words.secrecy import split_url
-from hgext.vcsreplicator.words.shape import Seconds, within
+from hgext.vcsreplicator.words.shape import Seconds, Time, within
 
 from ...clients.secret import Secret
 from ...delivery.destination import DOCUMENTED, check_types
 from .filter import check_filter
-from .signing import signing_key
+from .signing import read_keys, signing_key
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _OURS = ("webhook-", "vcsreplicator-", "content-", "proxy-")
 _RESERVED = {"host", "connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "expect"}
+
+# Rotations whose former keys sign at the same time: each adds 48 characters to a header.
+MOST_FORMER = 9
 
 
 class Order(enum.StrEnum):
@@ -32,10 +35,24 @@ class Order(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FormerKeys:
+    """The keys that a rotation replaced; they sign too before `until`, in seconds since the epoch."""
+
+    until: Time
+    key: str | None = field(default=None, repr=False)
+    secrets: tuple[Secret, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.key is not None:
+            signing_key(self.key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
     """One endpoint and what it wants; docs/destinations.md explains each key.
 
-    `key` is a secret that `subscription add` made: the log has it, and the file may not.
+    `key` is a secret that `subscription add` or `rotate` made: the log has it, and the file may not. `former` are those that it
+    replaced, the newest first.
     """
 
     url: str
@@ -45,6 +62,7 @@ class Subscription:
     headers: Mapping[str, str] | None = None
     secrets: tuple[Secret, ...] = ()
     key: str | None = field(default=None, repr=False)
+    former: tuple[FormerKeys, ...] | None = None
     timeout: Seconds = 10.0
     concurrency: int = 4
     order: Order = Order.STRICT
@@ -73,6 +91,41 @@ class Subscription:
     def is_signed(self) -> bool:
         """Whether a receiver can know who sent a request."""
         return bool(self.key or self.secrets)
+
+    @property
+    def is_from_elsewhere(self) -> bool:
+        """Whether a secret is not in a file, as only the configuration may have it."""
+        former = [secret for each in self.former or () for secret in each.secrets]
+        return not all(secret.file for secret in (*self.secrets, *former))
+
+    def list_former(self, now: float) -> tuple[FormerKeys, ...]:
+        """Return the replaced keys that still sign."""
+        return tuple(each for each in self.former or () if now < each.until)
+
+    def read_keys(self, now: float) -> list[bytes]:
+        """Return the keys that sign a request now, the newest first.
+
+        Raises BadConfig, which names the first secret that cannot be read or is no key.
+        """
+        keys = list[bytes]()
+        signing: list[Subscription | FormerKeys] = [self, *self.list_former(now)]
+        for each in signing:
+            keys += [] if each.key is None else [signing_key(each.key)]
+            keys += read_keys(each.secrets)
+        return keys
+
+    def rotate(self, key: str, overlap: float, now: float) -> "Subscription":
+        """Return the subscription with a new key; no other one signs for longer than `overlap` seconds.
+
+        Raises ValueError, which quotes nothing of it, for what is no key, and for too many former ones.
+        """
+        end = now + overlap
+        former = [replace(each, until=min(each.until, end)) for each in self.list_former(now)]
+        if self.is_signed:
+            former.insert(0, FormerKeys(until=end, key=self.key, secrets=self.secrets))
+        if len(former) > MOST_FORMER and overlap:
+            raise ValueError(f"{MOST_FORMER} former keys sign; wait until one ends, or let them end with --overlap 0")
+        return replace(self, key=key, secrets=(), former=tuple(former) if former and overlap else None)
 
     @property
     def is_https(self) -> bool:

@@ -44,7 +44,7 @@ class SubscriptionRecord:
         replaces a subscription of its own at each start, before anything is sent.
         """
         found = shape.try_json(Subscription, self.content.encode())
-        return self.origin != "file" and found is not None and not all(secret.file for secret in found.secrets)
+        return self.origin != "file" and found is not None and found.is_from_elsewhere
 
 
 class SubscriptionTable:
@@ -114,9 +114,13 @@ class SubscriptionTable:
                 wrong = "exists already, added by a command; remove one of them"
                 raise BadConfig(f"subscriptions.{name}: {wrong}: vcsreplicator subscription remove {name} --yes")
             elif existing.subscription != subscription:
-                with self._db.writing():
-                    self._db.run(sql.CHANGE_SUBSCRIPTION, (shape.to_json(subscription).decode(), existing.id))
-                    self._db.run(sql.HISTORY, (now, name, "changed", "configuration"))
+                self.change(existing, subscription, "changed", who="configuration", now=now)
+
+    def change(self, stored: StoredSubscription, wanted: Subscription, what: str, *, who: str, now: float) -> None:
+        """Put another subscription in the place of a stored one; what waits for it stays."""
+        with self._db.writing():
+            self._db.run(sql.CHANGE_SUBSCRIPTION, (shape.to_json(wanted).decode(), stored.id))
+            self._db.run(sql.HISTORY, (now, stored.name, what, who))
 
     def pause(self, name: str, reason: str | None, *, who: str, now: float) -> bool:
         """Pause a subscription with a reason, or resume it (None).

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What operators ask of subscriptions and deliveries: requests that a notifier reads from the log."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -9,19 +9,25 @@ from typing import Any
 
 import pytest
 
-from hgext.vcsreplicator.log import NOTIFIER
+from hgext.vcsreplicator.log import NOTIFIER, NewRecord
 from hgext.vcsreplicator.log.requests import OperatorRequest
 from hgext.vcsreplicator.words.errors import Rejected, Unavailable
 from hgext.vcsreplicator.words.shape import plain
 from notifier.clients.database import NOWHERE
 from notifier.clients.secret import Secret
 from notifier.destinations.state import Kind
-from notifier.destinations.webhook.changes import carry_out, request_redelivery, request_subscription
+from notifier.destinations.webhook.changes import (
+    KeyRotation,
+    carry_out,
+    request_redelivery,
+    request_rotation,
+    request_subscription,
+)
 from notifier.destinations.webhook.deliveries import AttemptEnd, Deliveries, DeliveryState
 from notifier.destinations.webhook.destination import Webhooks, WebhookSettings
 from notifier.destinations.webhook.settings import DeliverySettings
-from notifier.destinations.webhook.signing import make_key
-from notifier.destinations.webhook.subscription import Subscription
+from notifier.destinations.webhook.signing import make_key, signing_key
+from notifier.destinations.webhook.subscription import MOST_FORMER, FormerKeys, Subscription
 from notifier.messages.message import messages
 from testing.builders.log.memorylog import MemoryLog
 from testing.builders.notifier.notices import a_notice, an_event, with_topics
@@ -29,6 +35,7 @@ from testing.builders.notifier.notifying import PUBLIC
 from testing.clock import HandClock
 
 CI = Subscription(url="https://ci.example/", headers={"authorization": "secret"})
+FORMER = (FormerKeys(until=9.0, secrets=(Secret(env="PASSWORD"),)),)
 
 
 class Asked:
@@ -37,9 +44,18 @@ class Asked:
     def __init__(self, deliveries: Deliveries) -> None:
         self.deliveries = deliveries
 
-    def ask(self, kind: str, **argument: object) -> str:
+    def ask(self, kind: str, *, now: float = 2.0, **argument: object) -> str:
         request = OperatorRequest(1, "hooks", kind, argument, "dana", 1.0, None, None)
-        return carry_out(request, self.deliveries, DeliverySettings(database="/unused"), now=2.0)
+        return carry_out(request, self.deliveries, DeliverySettings(database="/unused"), now=now)
+
+    def rotate(self, key: str, overlap: float, now: float = 2.0) -> str:
+        rotation = request_rotation("ci", KeyRotation(key=key, overlap=overlap))
+        return self.ask(Kind.ROTATE_SUBSCRIPTION, now=now, **rotation)
+
+    def read_keys(self, now: float) -> list[bytes]:
+        """Return the keys that sign requests to the only subscription."""
+        [stored] = self.deliveries.subscriptions.all()
+        return stored.subscription.read_keys(now)
 
     def subscribe(self, name: str = "ci", wanted: Subscription = CI) -> str:
         return self.ask(Kind.SUBSCRIBE, **request_subscription(name, wanted))
@@ -105,6 +121,7 @@ def test_another_subscription_of_a_name_that_is_taken_is_not_added(asked: Asked)
         ("a b", plain(CI), "expected at most 61 letters"),
         ("ci", plain(replace(CI, secrets=(Secret(command=("rm", "x")),))), "expected each secret in a file"),
         ("ci", plain(replace(CI, secrets=(Secret(env="PASSWORD"),))), "expected each secret in a file"),
+        ("ci", plain(replace(CI, former=FORMER)), "expected each secret in a file"),
         ("ci", {"url": "http://ci.example/"}, "url: expected https; to allow http"),
         ("ci", {"url": "ftp://x"}, "url: expected https"),
         ("ci", {"url": 7}, "url"),
@@ -125,6 +142,99 @@ def test_a_secret_file_that_holds_no_key_is_named_and_not_quoted(asked: Asked, t
     answer = asked.subscribe(wanted=replace(CI, secrets=(Secret(file=str(key)),)))
     assert answer.startswith(f"nothing added: --secret-file.0: {key}: ")
     assert "whsec_short" not in answer
+
+
+OLD, NEW, NEWER = KEYS = [make_key() for _ in range(3)]
+OLD_KEY, NEW_KEY, NEWER_KEY = map(signing_key, KEYS)
+
+
+def test_both_keys_sign_until_the_overlap_ends(asked: Asked) -> None:
+    asked.subscribe(wanted=replace(CI, key=OLD))
+    answers = [asked.rotate(NEW, 3600.0), asked.rotate(NEW, 3600.0, now=9.0)]  # the second time after a kill
+    assert answers == ["ci rotated; the former key signs too until 1970-01-01 01:00:02 UTC"] * 2
+    assert asked.read_keys(3601.9) == [NEW_KEY, OLD_KEY]
+    assert asked.read_keys(3602.0) == [NEW_KEY]
+    assert len(asked.deliveries.subscriptions.history(9)) == 2, "the repeat changed nothing"
+
+
+def test_an_overlap_of_zero_ends_every_former_key_at_once(asked: Asked) -> None:
+    asked.subscribe(wanted=replace(CI, key=OLD))
+    asked.rotate(NEW, 3600.0)
+    assert asked.rotate(NEWER, 7200.0, now=3.0).endswith("until 1970-01-01 02:00:03 UTC")
+    assert [asked.read_keys(now) for now in (4.0, 3602.0)] == [[NEWER_KEY, NEW_KEY, OLD_KEY], [NEWER_KEY, NEW_KEY]]
+    assert asked.rotate(OLD, 0.0, now=4.0) == "ci rotated; no former key signs"
+    assert asked.read_keys(4.0) == [OLD_KEY]
+
+
+def test_a_key_of_a_file_is_rotated_and_what_was_unsigned_is_signed(asked: Asked, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text(OLD)
+    (tmp_path / "key").chmod(0o600)
+    asked.subscribe(wanted=replace(CI, secrets=(Secret(file=str(tmp_path / "key")),)))
+    asked.rotate(NEW, 3600.0)
+    assert asked.read_keys(3.0) == [NEW_KEY, OLD_KEY]
+    asked.ask(Kind.UNSUBSCRIBE, name="ci")
+    asked.subscribe()
+    assert asked.rotate(NEW, 3600.0) == "ci rotated; no former key signs"
+    assert asked.read_keys(3.0) == [NEW_KEY]
+
+
+def test_a_key_is_not_rotated_where_that_cannot_work(asked: Asked) -> None:
+    assert asked.rotate(NEW, 1.0) == "nothing rotated: there is no subscription 'ci'"
+    asked.deliveries.subscriptions.follow_file({"ci": CI}, now=1.0)
+    assert asked.rotate(NEW, 1.0).startswith("nothing rotated: the keys of ci are in the configuration; add a second")
+    asked.ask(Kind.UNSUBSCRIBE, name="ci")
+    asked.subscribe()
+    for key, overlap in (("whsec_short", 1.0), (NEW, -1.0), (NEW, 1e9)):
+        answer = asked.rotate(key, overlap)
+        assert answer.startswith("nothing rotated: ")
+        assert key not in answer
+    for _ in range(MOST_FORMER + 1):
+        asked.rotate(make_key(), 3600.0)
+    assert asked.rotate(NEW, 3600.0) == (
+        f"nothing rotated: {MOST_FORMER} former keys sign; wait until one ends, or let them end with --overlap 0"
+    )
+
+
+def test_a_rotated_key_is_in_the_log_before_the_answer(tmp_path: Path) -> None:
+    settings = WebhookSettings(database=str(tmp_path / "deliveries.db"))
+    argument = request_rotation("ci", KeyRotation(key=NEW, overlap=3600.0))
+    rotation = OperatorRequest(1, "hooks", Kind.ROTATE_SUBSCRIPTION, argument, "dana", 1.0, None, None)
+    log, is_away = with_topics(MemoryLog()), False
+
+    def write(records: Sequence[NewRecord]) -> None:
+        if is_away:
+            raise Unavailable("the log is away")
+        log.append(records)
+
+    with closing(Webhooks("hooks", settings, HandClock(), log)) as webhooks:
+        webhooks.restore(write)
+        subscribe = request_subscription("ci", replace(CI, key=OLD))
+        webhooks.carry_out(OperatorRequest(1, "hooks", Kind.SUBSCRIBE, subscribe, "dana", 1.0, None, None))
+        is_away = True
+        with pytest.raises(Unavailable):
+            webhooks.carry_out(rotation)
+        is_away = False
+        assert str(webhooks.carry_out(rotation)).startswith("ci rotated; the former key signs too until ")
+    (tmp_path / "deliveries.db").unlink()  # the machine is lost, and another one takes over
+    with closing(Webhooks("hooks", settings, HandClock(), log)) as webhooks:
+        webhooks.restore(log.append)
+    with closing(Deliveries(settings.database)) as deliveries:
+        assert Asked(deliveries).read_keys(HandClock().now() + 1.0) == [NEW_KEY, OLD_KEY]
+
+
+def test_a_former_key_may_stand_neither_in_the_file_nor_in_a_message(tmp_path: Path) -> None:
+    wanted = replace(CI, former=(FormerKeys(until=9.0, key=OLD),))
+    with pytest.raises(ValueError, match=r"subscriptions\.ci\.former: expected none") as refused:
+        DeliverySettings(database="/unused", subscriptions={"ci": wanted})
+    assert OLD not in f"{refused.value}{wanted!r}{KeyRotation(key=OLD, overlap=1.0)!r}"
+
+
+def test_a_kind_of_request_that_is_not_known_changes_nothing(asked: Asked) -> None:
+    asked.subscribe()
+    asked.ask(Kind.PAUSE_SUBSCRIPTION, name="ci")
+    with pytest.raises(Rejected, match="no such kind of request"):
+        asked.ask("archive-subscription", name="ci")
+    assert [each.paused_reason for each in asked.deliveries.subscriptions.all()] == ["by an operator"]
 
 
 def test_a_subscription_is_paused_resumed_and_removed(asked: Asked) -> None:
