@@ -21,6 +21,8 @@ LONGEST = 4096
 STEPS = 10_000
 # Further steps for each part (member, item, 64 characters) of the message.
 STEPS_PER_PART = 20
+# Most steps of a condition whose value is kept for further filters: the value is no larger.
+KEPT_STEPS = 100
 
 TOO_LONG = "takes too many steps"
 
@@ -50,12 +52,13 @@ def check_filter(expression: str) -> None:
 class FilteredMessage:
     """A message that any number of filters look at.
 
-    For all filters together its parts are counted once, and filters of the same text are evaluated once.
+    For all filters together its parts are counted once, and filters and conditions of the same text are evaluated once. A condition
+    takes its steps from each filter that has it, so that no filter passes or fails because of another one.
     """
 
     def __init__(self, envelope: Json) -> None:
         self._envelope = envelope
-        self._interpreter = _CountingInterpreter()
+        self._interpreter = _CountingInterpreter(envelope)
         self._found: dict[str, bool] = {}
 
     def matches(self, expression: str) -> bool:
@@ -71,7 +74,7 @@ class FilteredMessage:
 
     def _evaluate(self, expression: str) -> bool:
         try:
-            return bool(self._interpreter.evaluate(_compile_filter(expression).parsed, self._envelope, self._steps))
+            return bool(self._interpreter.evaluate(_compile_filter(expression), self._steps))
         except FilterFailed:
             raise
         except Exception as error:
@@ -79,13 +82,17 @@ class FilteredMessage:
 
 
 class _CountingInterpreter(TreeInterpreter):  # type: ignore[misc]  # jmespath has no types
-    """Evaluates expressions, each with a number of steps that it may take."""
+    """Evaluates expressions on a message, each with a number of steps that it may take."""
 
-    _left = 0
+    def __init__(self, envelope: Json) -> None:
+        super().__init__()
+        self._envelope, self._left = envelope, 0
+        # By the `id` of a node that filters share, its value for the whole message, and the steps that it took.
+        self._known: dict[int, tuple[Any, int]] = {}
 
-    def evaluate(self, expression: Any, envelope: Json, steps: int) -> Any:
+    def evaluate(self, expression: Any, steps: int) -> Any:
         self._left = steps
-        return self.visit(expression, envelope)
+        return self.visit(expression, self._envelope)
 
     def count_parts(self, value: Json) -> int:
         self._left = before = 2**63
@@ -96,10 +103,18 @@ class _CountingInterpreter(TreeInterpreter):  # type: ignore[misc]  # jmespath h
         self._left -= 1  # a call for this, or jmespath's own `visit`, would be half of what a filter costs
         if self._left < 0:
             raise FilterFailed(TOO_LONG)
-        kind = node["type"]
+        is_shared = _SHARED in node and value is self._envelope
+        if is_shared and (known := self._known.get(id(node))) is not None:
+            self._left -= known[1]
+            if self._left < 0:
+                raise FilterFailed(TOO_LONG)
+            return known[0]
+        kind, before = node["type"], self._left
         found = _VISITS[kind](self, node, value)
         if kind in _BUILDERS:
             self._check_cost(found)
+        if is_shared and (steps := before - self._left) <= KEPT_STEPS:
+            self._known[id(node)] = found, steps
         return found
 
     def _check_cost(self, value: Any) -> None:
@@ -121,4 +136,25 @@ class _CountingInterpreter(TreeInterpreter):  # type: ignore[misc]  # jmespath h
 
 @cache
 def _compile_filter(expression: str) -> Any:
-    return jmespath.compile(expression)
+    return _share_nodes(jmespath.compile(expression).parsed)
+
+
+# A member of nodes that stand in several places, and the nodes of all filters by what they say.
+_SHARED = "is_shared"
+_nodes: dict[object, Any] = {}
+
+
+def _share_nodes(node: Any) -> Any:
+    """Return the node that says the same, of a former filter or this one; nodes without children stay as they are."""
+    if not isinstance(node, dict) or not node["children"]:
+        return node
+    parts = list[object]()
+    for index, child in enumerate(
+        node["children"]
+    ):  # not a comprehension, which would halve the depth that Python takes
+        node["children"][index] = each = _share_nodes(child)
+        parts.append(id(each) if isinstance(each, dict) and each["children"] else repr(each))
+    known = _nodes.setdefault((node["type"], repr(node.get("value")), *parts), node)
+    if known is not node:
+        known[_SHARED] = True
+    return known

@@ -3,7 +3,7 @@
 
 import pytest
 
-from notifier.destinations.webhook.filter import FilteredMessage, FilterFailed, check_filter
+from notifier.destinations.webhook.filter import _VISITS, FilteredMessage, FilterFailed, check_filter
 
 HEADS = [f"{number:040x}" for number in range(1000)]
 LARGE = {"type": "changegroup.1", "data": {"repo_url": "https://hg.example/try", "heads": HEADS}}
@@ -63,3 +63,22 @@ def test_filter_that_failed_leaves_others_their_steps() -> None:
     with pytest.raises(FilterFailed):
         message.matches("|".join(["[@, @]"] * 60))
     assert message.matches("type == 'newrepo.1'")
+
+
+def test_a_condition_that_many_filters_have_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, visit = list[object](), _VISITS["subexpression"]
+    monkeypatch.setitem(_VISITS, "subexpression", lambda *given: seen.append(given) or visit(*given))
+    filters = [f"data.repo_url == 'https://hg.example/{number}' && type == 'newrepo.1'" for number in range(50)]
+    for each in filters:
+        check_filter(each)
+    message = FilteredMessage(SMALL)
+    assert [message.matches(each) for each in filters] == [False] * 50
+    assert len(seen) == 1, "once for all fifty"
+    assert not FilteredMessage({"type": "newrepo.1"}).matches("data.repo_url == 'https://hg.example/try'")
+    assert FilteredMessage(SMALL).matches("data.repo_url == 'https://hg.example/try'"), "of each message anew"
+
+
+def test_a_condition_that_stands_again_takes_its_steps_again() -> None:
+    message = FilteredMessage({"type": "changegroup.1", "data": {"heads": HEADS[:24]}})
+    with pytest.raises(FilterFailed, match="too many steps"):
+        message.matches(" || ".join(["data.heads[?@ == 'x']"] * 170))
