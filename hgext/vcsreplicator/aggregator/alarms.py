@@ -15,7 +15,7 @@ from .decisions.aggregation import Aggregation
 from .decisions.outstanding import Outstanding
 from .decisions.repository import Repository
 from .decisions.succession import Wait
-from .gate import ForeignRecord
+from .gate import STRANGERS, ForeignRecord
 
 SILENT = "mirror silent"
 NO_GATING = "no gating mirror"
@@ -258,6 +258,21 @@ def alarm_seals(foreign: Mapping[str, ForeignRecord], unsealed: Iterable[str]) -
             f"start it, and compare that key with what is on its machine: vcsreplicator key {name}"
         )
         yield Alarm(kind=UNSEALED, mirror=name, story=story)
+
+
+def alarm_crowded(mirrors: Iterable[str]) -> Iterator[Alarm]:
+    """Yield the alarms about records that had no room in the gate; "" stands for mirrors that the roster does not have."""
+    for name in sorted(mirrors):
+        story = (
+            f"more than {STRANGERS} levels are of repositories that the log does not know, and further ones do not count; "
+            "if the log lost its newest records, they count once it has them again; if not, the mirror invents them: stop it"
+        )
+        if not name:
+            story = (
+                f"more than {STRANGERS} records are of mirrors that the roster does not have, and further ones do not count; "
+                "add the mirror that wrote them, or find the program that may write acks and should not"
+            )
+        yield Alarm(kind=FOREIGN, mirror=name or None, story=story)
 
 
 def _name_repository(repository: Repository) -> str:

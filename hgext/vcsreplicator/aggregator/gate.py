@@ -6,13 +6,17 @@ gate looks at each record before anything reads it. The newest authentic record 
 A mirror that has just got its key has sealed nothing: until its first sealed record, whose offset the roster keeps, others of it
 are passed over without an alarm.
 
+Any number of records can be invented: of repositories that no event has, or in the names of mirrors that the roster does not have.
+The gate keeps room for STRANGERS of each kind, because a log that lost its newest records lacks events that mirrors have. What has
+no room is passed over, and read again by a later session.
+
 A change of the keys is decided like any other change of the roster, and ends the session: the next one reads all records anew.
 """
 
 import enum
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,21 +32,29 @@ logger = structlog.get_logger()
 
 # Seconds for which an alarm names a foreign record after the mirror has overwritten it.
 SHOWN = 3600.0
-# How many records a mirror is asked to write again at a time, and the characters of the longest key among them.
+# How many records a mirror is asked to write again at a time, and the characters of a key: all that mirrors write are shorter.
 ASKED, LONGEST = 20, 200
+# How many records of unknown repositories there is room for, by mirror; each takes about a kilobyte. A session counts them anew.
+STRANGERS = 10_000
 
 
 class GateVerdict(enum.StrEnum):
     """What the gate says of a record.
 
     It counts; or it is `early`: of a mirror that has sealed nothing yet, or that was removed; or `foreign`: the mirror did not
-    write it; or `replayed`: the mirror did once, and a newer record of this key is known.
+    write it; or `replayed`: the mirror did once, and a newer record of this key is known; or `beyond`: there is no room for it.
     """
 
     COUNTS = "counts"
     EARLY = "early"
     FOREIGN = "foreign"
     REPLAYED = "replayed"
+    BEYOND = "beyond"
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether another program than the mirror wrote the record where it stands."""
+        return self in (GateVerdict.FOREIGN, GateVerdict.REPLAYED)
 
     @property
     def reason(self) -> str:
@@ -70,17 +82,27 @@ class AckGate:
     """Decides which records of `acks` count; used by one thread.
 
     `foreign` has the records of others that it found, by key. `first_sealed` has the offset of a mirror's first sealed record if
-    the roster does not have it yet. Its methods raise nothing.
+    the roster does not have it yet. `crowded` names the mirrors for whose records there was no room, "" for all that the roster
+    does not have. Its methods raise nothing.
     """
 
     def __init__(
-        self, roster: Roster, own: tuple[KeyPair, ...] = (), serials: Iterable[tuple[str, str, int]] = ()
+        self,
+        roster: Roster,
+        own: tuple[KeyPair, ...] = (),
+        serials: Iterable[tuple[str, str, int]] = (),
+        expects: Callable[[str, str], bool] = lambda mirror, repository: True,
     ) -> None:
         """Open the gate for the mirrors of a roster.
 
         `serials` are those that were known before, each with the mirror and the repository of its record: no older record counts.
+        `expects` says whether a record of this mirror and repository, or "" for a heartbeat, always has room.
         """
         self.foreign: dict[str, ForeignRecord] = {}
+        self.crowded: set[str] = set()
+        self._expects, self._names = expects, {mirror.name for mirror in roster.mirrors}
+        # The keys that have room, by mirror ("" for all others), and by whether the mirror may have written the record.
+        self._strangers: dict[tuple[str, bool], set[str]] = {}
         self.first_sealed: dict[str, int] = {}
         self._secures = _list_keys(roster)
         self._requires = bool(roster.requires_keys)
@@ -111,7 +133,9 @@ class AckGate:
         key = record.key or ""
         name = key.partition("/")[0]
         if name not in self._sealing:
-            return GateVerdict.EARLY if self._requires else GateVerdict.COUNTS
+            if self._requires:
+                return GateVerdict.EARLY
+            return GateVerdict.COUNTS if self._has_room(key, is_own=True) else GateVerdict.BEYOND
         mirror, keys = self._sealing[name]
         verdict = self._compare(record, key, mirror, keys)
         if verdict is GateVerdict.COUNTS:
@@ -120,11 +144,13 @@ class AckGate:
                 if mirror.sealed_from is None:
                     self.first_sealed[name] = record.offset
             self._close_foreign(key)
-        elif verdict is not GateVerdict.EARLY and self._is_early(record, mirror):
+        elif verdict.is_refused and self._is_early(record, mirror):
             if record.value is not None and mirror.state is not MirrorState.REMOVED:
                 self._unsealed.add(name)
             return GateVerdict.EARLY
-        elif verdict is not GateVerdict.EARLY:
+        elif verdict.is_refused and not self._has_room(key, is_own=False):
+            return GateVerdict.BEYOND
+        elif verdict.is_refused:
             found = ForeignRecord(offset=record.offset, written=record.time, found=now, verdict=verdict)
             self.foreign[key] = found
         return verdict
@@ -184,12 +210,27 @@ class AckGate:
         has_begun = mirror.sealed_from is not None and record.offset >= mirror.sealed_from
         return mirror.state is MirrorState.REMOVED or not (has_begun or mirror.name in self._sealed)
 
+    def _has_room(self, key: str, *, is_own: bool) -> bool:
+        """Return whether the record of this key may be kept; note its mirror if it may not."""
+        name, _, repository = key.partition("/")
+        if self._expects(name, repository):
+            return True
+        mirror = name if name in self._names else ""
+        keys = self._strangers.setdefault((mirror, is_own), set())
+        if key not in keys and (len(keys) >= STRANGERS or len(key) > LONGEST):
+            self.crowded.add(mirror)
+            return False
+        keys.add(key)
+        return True
+
     def _compare(self, record: Record, key: str, mirror: Mirror, keys: Mapping[str, SealKey]) -> GateVerdict:
         seal = read_seal(record.headers.get(SEAL))
         if seal is None or not is_sealed(seal, keys, key=key, value=record.value):
             return GateVerdict.FOREIGN
         if seal.epoch != (mirror.epoch or 0):  # of an earlier life under this name
             return GateVerdict.EARLY
+        if not self._has_room(key, is_own=True):
+            return GateVerdict.BEYOND
         serials, repository = self._serials.setdefault(mirror.name, {}), key.partition("/")[2]
         if seal.serial < serials.get(repository, -1):
             return GateVerdict.REPLAYED

@@ -18,6 +18,7 @@ transaction holds both.
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 
 import structlog
 
@@ -39,7 +40,7 @@ from ..log import (
 from ..log.table import ReadStopped, Table, find_beginnings, read_on
 from ..words.clock import Clock, Silence
 from ..words.roster import Roster
-from ..words.wire import names_of
+from ..words.wire import NO_HEADERS, names_of
 from .ahead import AheadLevels
 from .completeness import Completeness
 from .decisions.aggregation import Aggregation
@@ -57,6 +58,10 @@ from .watching import Watch
 READ_LIMIT = 500
 # Reads between two commits.
 READS = 4
+# Bytes of a foreign record of `acks` that a start keeps for `errors`: it may find one for each level.
+FOREIGN_KEPT = 1024
+# Seconds after which a session ends that passed records over for want of room, if the log knows other repositories or mirrors now.
+CROWDED = 600.0
 
 logger = structlog.get_logger()
 
@@ -86,7 +91,7 @@ class Session:
         The transactor must be made before: then what an older aggregator did is done. `written` is what the session before this
         one knew to be in the log.
         """
-        began = clock.monotonic()
+        self._began = began = clock.monotonic()
         self._settings, self._transactor, self._clock = settings, transactor, clock
         self._log, self._stop = log, stop or threading.Event()
         self.aggregation = aggregation = load(
@@ -101,7 +106,7 @@ class Session:
         )
         if signing:
             aggregation.sign_with(signing[0])
-        self._gate = gate = AckGate(aggregation.roster, own, _list_serials(aggregation))
+        self._gate = gate = AckGate(aggregation.roster, own, _list_serials(aggregation), aggregation.expects)
         self._reader: Reader | None = None
         self._parked: dict[int, list[Record]] = {}
         self._first = clock.monotonic()
@@ -115,6 +120,8 @@ class Session:
         self._refusals = RefusalWatch(aggregation.poison, log, clock, settings.beat)
         # Whether what topics refused for its size is to be retried, with the next session.
         self._is_try_due = False
+        # Whether there is room now for levels that had none, and what was known at the start.
+        self._has_room_now, self._known = False, self._describe_known()
         self._closing = ExitStack()
         self._closing.callback(self._rereading.close)
         try:
@@ -135,10 +142,11 @@ class Session:
     def is_outdated(self) -> bool:
         """Whether everything must be read anew.
 
-        Silent partitions answer now, topics may take what they refused, or the roster has other keys.
+        Silent partitions answer now, topics may take what they refused, levels that had no room may have it, or the roster has
+        other keys.
         """
         has_other_keys = self._gate.is_outdated(self.aggregation.roster)
-        return self._completeness.found_unread or self._is_try_due or has_other_keys
+        return self._completeness.found_unread or self._is_try_due or self._has_room_now or has_other_keys
 
     def wake(self) -> None:
         """End a running or the next wait for records; any thread may call this."""
@@ -175,8 +183,9 @@ class Session:
                     self._watch.hear(record)
                     if foreign.get(record.key, (None, None))[1] is GateVerdict.REPLAYED:
                         del foreign[record.key]  # the log still had an older record of the mirror
-                elif verdict is not GateVerdict.EARLY:
-                    foreign[record.key] = record, verdict
+                elif verdict.is_refused:
+                    kept = None if record.value is None else record.value[:FOREIGN_KEPT]
+                    foreign[record.key] = replace(record, value=kept, headers=NO_HEADERS), verdict
                 if self.aggregation.output.is_full:
                     self.commit()
             positions = reader.positions()
@@ -217,7 +226,14 @@ class Session:
             self.commit()
         if self._watch.beat():
             self._ahead.check(self._clock.now())
+            is_due = self._clock.monotonic() - self._began >= CROWDED and bool(self._gate.crowded)
+            self._has_room_now = is_due and self._describe_known() != self._known
         self._is_try_due = self._refusals.is_due()
+
+    def _describe_known(self) -> tuple[int, int]:
+        """Return the roster's version, and how many repositories the log has."""
+        repositories = self.aggregation.repositories.values()
+        return self.aggregation.roster.version, sum(each.state is not None for each in repositories)
 
     def _take_time(self) -> float:
         """Return the time of day, and set the monotonic time for successors."""
@@ -309,6 +325,8 @@ class Session:
     def _take_records(self, records: Iterable[Record]) -> None:
         for record in records:
             if record.topic == ACKS and not self._pass_gate(record):
+                if self.aggregation.output.is_full:
+                    self.commit()
                 continue
             if record.topic == EVENTS and record.partition in self._rereading:
                 self._set_aside(record)
@@ -330,7 +348,7 @@ class Session:
         A record that does not is no sign of its mirror either, and is recorded.
         """
         verdict = self._gate.judge(record, self._clock.monotonic())
-        if verdict in (GateVerdict.FOREIGN, GateVerdict.REPLAYED):
+        if verdict.is_refused:
             self.aggregation.levels.refuse(record, verdict.reason, self._take_time())
         self._note_sealed()
         return verdict is GateVerdict.COUNTS

@@ -13,7 +13,7 @@ from ..words.errors import Unavailable
 from ..words.records import AGGREGATOR, AGGREGATOR_FORMAT, UNSEALED_FORMAT, AggregatorHeartbeat
 from ..words.shape import to_json
 from .ahead import AheadLevels
-from .alarms import FORKED, SILENT, Alarm, alarm_seals, alarms, survey
+from .alarms import FORKED, SILENT, Alarm, alarm_crowded, alarm_seals, alarms, survey
 from .completeness import Completeness
 from .decisions.aggregation import Aggregation
 from .decisions.outgoing import BATCH_STATES
@@ -188,6 +188,7 @@ class Watch:
         self._found = (
             *alarms(aggregation, waiting, self._patience, missing, unread=unread),
             *alarm_seals(self._gate.list_foreign(now), self._gate.find_unsealed(aggregation.roster)),
+            *alarm_crowded(self._gate.crowded),
         )
         begins = self._clock.now()
         self._since = {alarm: self._since.get(alarm, begins) for alarm in self._found}

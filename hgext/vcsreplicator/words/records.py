@@ -35,6 +35,8 @@ DESTINATION_GROUP = "notifier-"
 
 # The format of a mirror's records; since 2 an ack has `floor`.
 MIRROR_FORMAT = 2
+# Bytes of a level, whose note has 500 characters, and of a mirror's heartbeat, with 5,000 partitions: readers take no larger one.
+ACK_LIMIT, HEARTBEAT_LIMIT = 16 * 1024, 128 * 1024
 
 
 class Reason(enum.StrEnum):

@@ -118,6 +118,12 @@ class Aggregation:
 
     # Input and decisions
 
+    def expects(self, mirror: str, repository: str) -> bool:
+        """Return whether the roster has the mirror, and the log an event of the repository, or it is "" for a heartbeat."""
+        known = self.repositories.get(repository)
+        is_known = known is not None and (known.state is not None or bool(known.queue))
+        return (is_known or not repository) and self.roster.mirror(mirror) is not None
+
     def decide(self, now: float) -> bool:
         """Release and announce events, and promote mirrors, until a batch is full.
 

@@ -10,7 +10,7 @@ from functools import partial
 from ...log import ACKS, Record
 from ...words import shape
 from ...words.errors import MalformedEvent, Rejected
-from ...words.records import Ack, MirrorHeartbeat
+from ...words.records import ACK_LIMIT, HEARTBEAT_LIMIT, Ack, MirrorHeartbeat
 from .membership import RosterMembership
 from .memory import Memory, RecordOutcome
 from .standing import Standing
@@ -58,7 +58,7 @@ class MirrorLevels:
                 if reason is not None:
                     return self.refuse(record, reason, now)
             elif record.value is not None:
-                beat = shape.from_json(MirrorHeartbeat, record.value)
+                beat = shape.from_json(MirrorHeartbeat, record.value, limit=HEARTBEAT_LIMIT)
                 if beat.mirror != mirror:
                     raise MalformedEvent("key and value name different mirrors")
                 self.formats[mirror] = beat.format
@@ -82,7 +82,7 @@ class MirrorLevels:
 
     def _take_level(self, mirror: str, name: str, value: bytes | None, serial: int | None) -> str | None:
         """Take a level; return why it is ignored, if that is certain."""
-        ack = None if value is None else shape.from_json(Ack, value)
+        ack = None if value is None else shape.from_json(Ack, value, limit=ACK_LIMIT)
         if ack is not None and (ack.mirror, ack.repository) != (mirror, name):
             raise MalformedEvent("key and value name different mirrors or repositories")
         mirror = mirror if ack is None else ack.mirror  # one text for all levels of the mirror
