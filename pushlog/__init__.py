@@ -41,6 +41,7 @@ from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
 
 from . import api, registration, seams, settings, store, streams, versions
+from .store import regular
 
 testedwith = b"6.3 6.9 7.0 7.1 7.2"
 seams.check_version(versions.OLDEST)
@@ -72,6 +73,7 @@ def extsetup(ui: Ui) -> None:
 
 
 def _wrap() -> None:
+    regular.install()
     store.complete_journals()
     registration.wrap()
     if seams.serves_one_client():

@@ -125,9 +125,12 @@ SEAMS = {
         "preservedrequirements": "repo",
         "supporteddestrequirements": "repo",
     },
-    "mercurial.util": {"atomictempfile.close": "self", "urlreq.parseqsl": "qs ..."},
+    "mercurial.util": {
+        "atomictempfile.close": "self",
+        "posixfile": "name mode buffering encoding",
+        "urlreq.parseqsl": "qs ...",
+    },
     "mercurial.utils.dag_util": {"blockdescendants": "fctx fromline toline"},
-    "mercurial.vfs": {"vfs.__call__": "self path mode ..."},
     "mercurial.wireprotoserver": {
         "_runsshserver": "ui repo fin fout ev ...",
         "httpv1protocolhandler.getargs": "self args",

@@ -13,11 +13,9 @@ shows the loss, and `mend` removes it.
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import itertools
 import os
-import stat
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -27,6 +25,7 @@ from mercurial.vfs import abstractvfs
 
 from . import frames
 from .frames import FramedPayload, TornRecord
+from .opening import open_regular, walk
 
 if TYPE_CHECKING:
 
@@ -237,36 +236,6 @@ class AppendFile:
             if not size.isdigit() or len(size) > SIZE_DIGITS:
                 raise TornRecord(self.name, 0, f"the {name.decode()} gives it the size {size[:40]!r}")
         return min(map(int, sizes), default=None)
-
-
-def open_regular(path: bytes | str, flags: int) -> int:
-    """Open a file as ``os.open`` does; raise OSError for a pipe, without a wait.
-
-    The owner of a repository may put one in place of any file, or a link to another user's: nothing is written through it.
-    """
-    no_link = os.O_NOFOLLOW if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) else 0
-    file = os.open(path, flags | os.O_NONBLOCK | no_link, 0o666)
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise OSError(errno.EINVAL, "Not a file", os.fsdecode(path))
-    return file
-
-
-@contextlib.contextmanager
-def walk(place: int, folders: Iterable[bytes | str], *, makes: bool = False) -> Iterator[int]:
-    """Open folder after folder, from an open one, and give the last one open.
-
-    Other users may put a link in place of a folder at any time: none is followed, and OSError is raised. With ``makes`` missing
-    folders are made.
-    """
-    with contextlib.ExitStack() as opened:
-        for folder in folders:
-            if makes:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(folder, dir_fd=place)
-            place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
-            opened.callback(os.close, place)
-        yield place
 
 
 def _read_block(file: int, start: int, size: int) -> bytes:

@@ -1,39 +1,62 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Mercurial opens no pipe and no device in place of a file, in a process that serves many repositories.
+"""Mercurial opens only regular files in a repository's `.hg`, and follows no link there.
 
-An account that may write to a repository could put one there, and the thread that opens it would wait for its writer: a request
-of any reader, or a worker of the relay, which other repositories need.
+An account that may write to a repository could put a pipe there, and the thread that opens it would wait for its writer: a request
+of any reader, or a worker of the relay. It could put a link to a file of another user there, or to a folder: a web server would
+give this file to its clients, and the next pusher would write to it what the account has pushed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
-import stat
+from collections.abc import Iterator
 from typing import Any
 
+from mercurial import streamclone, util
+
 from ..seams import wrap
-from .appendfile import open_regular
+from .opening import open_regular, walk
+
+_CONTROL = b"/.hg/"
 
 
 @functools.cache
 def install() -> None:
     """Have Mercurial refuse them, by OSError; an hgrc that includes one is refused as Mercurial refuses such files."""
-    wrap("mercurial.vfs", "vfs.__call__", _open_file)
+    wrap("mercurial.util", "posixfile", _open_file)
+    vars(streamclone)["open"] = vars(util)["posixfile"]  # a stream clone opens files with Python's own function
     wrap("mercurial.config", "config.read", _read_settings)
 
 
-def _open_file(orig: Any, self: Any, path: bytes, *rest: Any, **named: Any) -> Any:
-    """Open a file; if there is none, or it may not be seen, Mercurial says so."""
-    file = self.join(path)
+def _open_file(orig: Any, name: bytes, mode: bytes | str = b"r", *rest: Any, **named: Any) -> Any:
+    if _CONTROL not in name:
+        return orig(name, mode, *rest, **named)
+    opened: Any = open
+    return opened(name, os.fsdecode(mode), *rest, **named, opener=_open_inside)
+
+
+def _open_inside(path: bytes, flags: int) -> int:
+    """Open a file of a `.hg`, from folder to folder: another account could exchange one after any check."""
+    above, _, inside = path.partition(_CONTROL)
+    *folders, name = inside.split(b"/")
+    with _naming(path), contextlib.ExitStack() as opened:
+        control = os.open(above + _CONTROL, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        opened.callback(os.close, control)
+        return open_regular(name, flags | os.O_NOFOLLOW, opened.enter_context(walk(control, folders)))
+
+
+@contextlib.contextmanager
+def _naming(path: bytes) -> Iterator[None]:
+    """Have errors name the whole path, as callers expect it."""
     try:
-        mode = os.stat(file).st_mode
-    except OSError:
-        mode = stat.S_IFREG
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise OSError(errno.EINVAL, "Not a file", os.fsdecode(file))
-    return orig(self, path, *rest, **named)
+        yield
+    except OSError as problem:
+        is_barred = problem.errno in (errno.ELOOP, errno.ENOTDIR)
+        reason = "A link or a file is in the way" if is_barred else problem.strerror
+        raise OSError(problem.errno, reason, os.fsdecode(path)) from problem
 
 
 def _read_settings(orig: Any, self: Any, path: bytes, fp: Any = None, *rest: Any, **named: Any) -> Any:

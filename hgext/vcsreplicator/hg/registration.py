@@ -14,6 +14,7 @@ from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
 
 from pushlog import seams, store, streams, versions
+from pushlog.store import regular
 
 from . import settings
 from .commands import cmdtable
@@ -97,6 +98,7 @@ def _wrap_seams(*, locking: bool, is_master: bool) -> None:
     from . import pages, parts, requirement, wirecommands
     from .trusted import rule
 
+    regular.install()
     rule.install()
     store.complete_journals()
     wirecommands.register()

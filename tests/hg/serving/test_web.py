@@ -265,6 +265,26 @@ def test_a_pipe_in_place_of_the_history_of_a_file_holds_up_no_page(ask: Ask, roo
     assert f"Not a file: '{history}'" in (root.parent / "log").read_text()
 
 
+@pytest.mark.parametrize(
+    ("link", "target", "query"),
+    [
+        ("clonebundles.manifest", "secret/key", "cmd=clonebundles"),
+        ("bundle-cache", "secret", "cmd=get_cached_bundle_inline&path=key"),
+        ("store/data", "secret", "cmd=stream_out"),
+    ],
+)
+def test_a_file_that_a_link_in_a_repository_names_is_not_given_away(
+    ask: Ask, root: Path, link: str, target: str, query: str
+) -> None:
+    (root / "secret").mkdir()
+    for name in ("key", "key.i"):
+        (root / "secret" / name).write_text("password\n")
+    (root / "known/.hg/store/fncache").write_text("data/key.i\n")
+    (root / "known/.hg" / link).symlink_to(root / target)
+    # A stream has begun before the file is opened: then the connection is closed.
+    assert not ask(f"/known?{query}").startswith("200 ")
+
+
 @pytest.mark.timeout(30)
 def test_a_pipe_in_place_of_the_file_of_a_power_cut_holds_up_no_page(ask: Ask, root: Path) -> None:
     os.mkfifo(root / boot.FILE)

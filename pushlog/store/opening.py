@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""How files and folders are opened that other accounts may have put there."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterable, Iterator
+
+
+def open_regular(path: bytes | str, flags: int, place: int | None = None) -> int:
+    """Open a file as ``os.open`` does, in the open folder ``place``; raise OSError for a pipe, without a wait.
+
+    The owner of a repository may put one in place of any file, or a link to another user's: nothing is written through it.
+    """
+    no_link = os.O_NOFOLLOW if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) else 0
+    file = os.open(path, flags | os.O_NONBLOCK | no_link, 0o666, dir_fd=place)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "Not a file", os.fsdecode(path))
+    return file
+
+
+@contextlib.contextmanager
+def walk(place: int, folders: Iterable[bytes | str], *, makes: bool = False) -> Iterator[int]:
+    """Open folder after folder, from an open one, and give the last one open.
+
+    Other users may put a link in place of a folder at any time: none is followed, and OSError is raised. With ``makes`` missing
+    folders are made.
+    """
+    with contextlib.ExitStack() as opened:
+        for folder in folders:
+            if makes:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(folder, dir_fd=place)
+            place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
+            opened.callback(os.close, place)
+        yield place

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Links that an account put in a repository, to a file of the user who opens the repository next."""
+
+import os
+from pathlib import Path
+
+import pytest
+from mercurial import streamclone, vfs
+
+from pushlog.store import regular
+
+MINE = "mine\n"
+
+
+@pytest.fixture
+def control(tmp_path: Path) -> Path:
+    regular.install()
+    for folder in ("home", "repository/.hg/cache"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "home/names").write_text(MINE)
+    (tmp_path / "repository/.hg/cache/file").symlink_to(tmp_path / "home/names")
+    (tmp_path / "repository/.hg/folder").symlink_to(tmp_path / "home")
+    return tmp_path / "repository/.hg"
+
+
+@pytest.mark.parametrize("mode", [b"rb", b"ab", b"a+b", b"r+b"])
+@pytest.mark.parametrize("name", [b"cache/file", b"folder/names", b"folder/new"])
+def test_mercurial_opens_nothing_in_a_repository_by_a_link(control: Path, name: bytes, mode: bytes) -> None:
+    with pytest.raises(OSError, match="A link or a file is in the way") as refusal:
+        # Mercurial's own look at the folders is before it opens the file.
+        vfs.vfs(os.fsencode(control))(name, mode, auditpath=False)
+    assert refusal.value.filename == str(control / os.fsdecode(name))
+    assert (control.parents[1] / "home/names").read_text() == MINE
+    assert not (control.parents[1] / "home/new").exists()
+
+
+def test_mercurial_writes_through_no_link_that_comes_once_it_looked(
+    control: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It removes a file, and then makes a new one of this name: here the link comes in between."""
+    monkeypatch.setattr("mercurial.util.unlink", lambda _: None)
+    with pytest.raises(OSError, match="A link or a file is in the way"):
+        vfs.vfs(os.fsencode(control))(b"cache/file", b"wb")
+    assert (control.parents[1] / "home/names").read_text() == MINE
+
+
+def test_mercurial_replaces_a_link_in_a_repository_by_a_file(control: Path) -> None:
+    vfs.vfs(os.fsencode(control)).write(b"cache/file", b"new\n")
+    assert not (control / "cache/file").is_symlink()
+    assert (control.parents[1] / "home/names").read_text() == MINE
+
+
+def test_links_outside_of_repositories_are_followed(control: Path) -> None:
+    (control.parent / "link").symlink_to(control.parents[1] / "home/names")
+    assert vfs.vfs(os.fsencode(control.parent)).read(b"link") == MINE.encode()
+
+
+def test_a_missing_file_of_a_repository_is_missing(control: Path) -> None:
+    folder = vfs.vfs(os.fsencode(control))
+    assert folder.tryread(b"none/at/all") == b""
+    folder.write(b"store/data/new", b"new\n")
+    assert folder.tryread(b"store/data/new") == b"new\n"
+
+
+def test_a_stream_clone_has_no_file_that_a_link_names(control: Path) -> None:
+    with streamclone.VolatileManager() as kept:
+        with pytest.raises(OSError, match="A link or a file is in the way"):
+            kept.open(os.fsencode(control / "cache/file")).__enter__()
+        with pytest.raises(OSError, match="A link or a file is in the way"):
+            kept(os.fsencode(control / "folder/names"))
