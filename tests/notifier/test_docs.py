@@ -17,6 +17,7 @@ from amqp.exceptions import NotFound
 
 from hgext.vcsreplicator.config import load
 from hgext.vcsreplicator.log import Log
+from hgext.vcsreplicator.log.opening import open_log
 from notifier.delivery import destination
 from notifier.publishing.settings import read
 from notifier.services.poll.settings import PollSettings
@@ -105,7 +106,9 @@ def test_an_example_without_its_password_is_one_line_and_exit_78(
     for folder in ("/var/lib/vcsreplicator", "/etc/vcsreplicator"):
         text = text.replace(folder, str(tmp_path))
     file = tmp_path / "v.toml"
-    file.write_text(re.sub(r"\n\[listen\].*", "", text, flags=re.DOTALL))
+    url = f"sqlite://{tmp_path}/log.db"
+    open_log(url, creates=True).close()
+    file.write_text(f'log = "{url}"\n' + re.sub(r"\n\[listen\].*", "", text, flags=re.DOTALL))
     with warm_starts():
         ended = subprocess.run([*PROGRAM, CLI, *words.split(), "-c", str(file)], capture_output=True, text=True)
     assert ended.returncode == 78, ended.stderr

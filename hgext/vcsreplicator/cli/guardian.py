@@ -14,7 +14,7 @@ from ..config import Config
 from ..service import configure_logging, stop_on_signals
 from ..words.errors import Refused
 from .display import console, print_listing, table
-from .options import SECONDS, run_daemon, with_config, with_json, with_yes
+from .options import SECONDS, log_of, run_daemon, with_config, with_json, with_yes
 
 _with_token_file = click.option(
     "--token-file", metavar="FILE", help="Write the token to this new file (mode 0600) instead of standard output."
@@ -106,18 +106,15 @@ def _describe_rights(client: Any) -> str:
 @with_config
 def watch(config: Config, once: bool, dry_run: bool) -> None:
     """Warn owners of growing queues, and delete those beyond the limit."""
-    from notifier.clients.database import alone
     from notifier.services.guardian.watching import QueueWatch, run
 
     settings = _read_settings(config)
     if not once:
-        service = functools.partial(run, file=config.file, is_dry_run=dry_run)
-        run_daemon(config, "guardian", service, settings, has_log=False)
+        run_daemon(config, "guardian", functools.partial(run, file=config.file), settings, has_log=not dry_run)
     configure_logging("guardian")
-    with contextlib.nullcontext() if dry_run else alone(settings.state, "guardian.state", "guardian"):
-        watcher = QueueWatch(settings, config.file, is_dry_run=dry_run)
-        with contextlib.closing(watcher):
-            found = watcher.round()
+    with contextlib.ExitStack() as opened:
+        log = None if dry_run else opened.enter_context(log_of(config))
+        found = opened.enter_context(contextlib.closing(QueueWatch(settings, config.file, log))).round()
     rows = [_list_queue_cells(each, is_dry_run=dry_run) for each in found]
     console().print(table(("queue", "messages", "consumers", "owner", "state"), [row for row in rows if row[-1]]))
 
@@ -152,7 +149,9 @@ def check(config: Config, client: str | None, sample: float, as_json: bool) -> N
     from notifier.services.guardian import checking
     from notifier.services.guardian.requirements import CheckMark
 
-    results = checking.check(_read_settings(config), config.file, client=client, sample=sample, stop=stop_on_signals())
+    settings, stop = _read_settings(config), stop_on_signals()
+    with log_of(config) as log:
+        results = checking.check(settings, config.file, log, client=client, sample=sample, stop=stop)
     rows = [(each.requirement.subject, each.requirement.words, each.mark.value, each.reason) for each in results]
     keys = ("subject", "requirement", "result", "reason")
     data = [dict(zip(keys, row, strict=True)) for row in rows]

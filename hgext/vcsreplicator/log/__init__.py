@@ -54,7 +54,7 @@ class Topic:
     retention: float | None = None
 
 
-EVENTS, ACKS, PENDING, STATE, SERVICES, ROSTER, ROSTER_REQUESTS, NOTICES, NOTIFIER, ERRORS = TOPIC_NAMES = (
+EVENTS, ACKS, PENDING, STATE, SERVICES, ROSTER, ROSTER_REQUESTS, NOTICES, NOTIFIER, WATCHES, ERRORS = TOPIC_NAMES = (
     "events",
     "acks",
     "pending",
@@ -64,6 +64,7 @@ EVENTS, ACKS, PENDING, STATE, SERVICES, ROSTER, ROSTER_REQUESTS, NOTICES, NOTIFI
     "roster-requests",
     "notices",
     "notifier",
+    "watches",
     "errors",
 )
 
@@ -78,7 +79,7 @@ UNUSED = "only partition 0 is used, so the others do no harm; Kafka cannot remov
 
 def topics(*, partitions: int = 16, retention: float = 30 * DAY) -> tuple[Topic, ...]:
     """Return all topics of an installation; only `events` is partitioned."""
-    compacted = {ACKS, PENDING, STATE, SERVICES, ROSTER, NOTIFIER}
+    compacted = {ACKS, PENDING, STATE, SERVICES, ROSTER, NOTIFIER, WATCHES}
     return tuple(
         Topic(
             name=name,

@@ -4,15 +4,15 @@
 They cover what it does for a client, what its clients declared, and what they publish.
 """
 
-import os
 import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
+from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.clock import SystemClock
-from hgext.vcsreplicator.words.errors import Unavailable, visible
+from hgext.vcsreplicator.words.errors import MalformedEvent, Unavailable, visible
 
 from .clients import Clients, client_of, is_queue_name
 from .filling import read_queue
@@ -21,7 +21,7 @@ from .management import Management
 from .requirements import CheckResult, Requirement, result, unknown
 from .sampling import take_sample
 from .settings import Deletion, GuardianSettings
-from .state import GuardianState
+from .state import find_last_round
 from .trial import Trial
 from .watching import COLUMNS
 
@@ -35,6 +35,7 @@ LISTED = 5
 def check(
     settings: GuardianSettings,
     file: str,
+    log: Log,
     *,
     client: str | None,
     sample: float,
@@ -49,7 +50,7 @@ def check(
         management.check(settings.vhost)
         exchanges = _list_exchanges(management, settings.vhost, client)
         found = [*_of_exchanges(exchanges), *_of_channels_and_consumers(management, settings.vhost, client)]
-        found += [*_of_queues(management, settings, client), *_of_guardian(settings)]
+        found += [*_of_queues(management, settings, client), *_of_guardian(settings, log)]
         named = [name for name in exchanges if name.startswith("exchange/")]
         found += _try_as_client(management, settings, named, sample, stop)
     order = list(Requirement)
@@ -84,7 +85,7 @@ def _list_exchanges(management: Management, vhost: str, client: str | None) -> d
     }
 
 
-def _of_guardian(settings: GuardianSettings) -> Iterator[CheckResult]:
+def _of_guardian(settings: GuardianSettings, log: Log) -> Iterator[CheckResult]:
     yield unknown(Requirement.REGISTRATION, "`guardian user add` gives tokens; there is no web page")
     if settings.delete is Deletion.NO:
         yield unknown(Requirement.DELETES, "delete = no")
@@ -95,21 +96,19 @@ def _of_guardian(settings: GuardianSettings) -> Iterator[CheckResult]:
             reason=f"delete = {settings.delete.value}, beyond {settings.limit} messages",
         )
     yield unknown(Requirement.PUBLIC, "only people can tell")
-    yield _of_mails(settings)
+    yield _of_mails(settings, log)
 
 
-def _of_mails(settings: GuardianSettings) -> CheckResult:
+def _of_mails(settings: GuardianSettings, log: Log) -> CheckResult:
     try:
         MailServer(settings).check()
-    except Unavailable as error:
+        last = find_last_round(settings, log)
+    except (Unavailable, MalformedEvent) as error:
         return result(Requirement.NOTIFIES, is_met=False, reason=str(error))
-    if not os.path.exists(settings.state):
-        return unknown(Requirement.NOTIFIES, f"no {settings.state}: `guardian watch` never ran on this machine")
-    with closing(GuardianState(settings.state)) as state:
-        last = state.last_round()
-    age = float("inf") if last is None else SystemClock().now() - last
-    is_met = age <= ROUNDS_MISSED * settings.every
-    reason = f"last complete round of `guardian watch` {age:.0f} s ago" if last else "no complete round yet"
+    if last is None:
+        return unknown(Requirement.NOTIFIES, "`guardian watch` has completed no round yet")
+    age = SystemClock().now() - last
+    is_met, reason = age <= ROUNDS_MISSED * settings.every, f"last complete round of `guardian watch` {age:.0f} s ago"
     return result(Requirement.NOTIFIES, is_met=is_met, reason=reason)
 
 

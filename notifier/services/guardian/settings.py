@@ -3,12 +3,13 @@
 
 import enum
 import re
+import socket
 from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import quote_value
-from hgext.vcsreplicator.words.secrecy import split_url
+from hgext.vcsreplicator.words.secrecy import is_loopback, split_url
 from hgext.vcsreplicator.words.shape import Seconds, absolute, within
 
 from ...clients.secret import Secret
@@ -65,3 +66,13 @@ class GuardianSettings:
     def vhost(self) -> str:
         """The guarded virtual host, as clients read it: `/` for no path, or `/` alone."""
         return unquote(urlsplit(self.broker_url).path[1:]) or "/"
+
+    @property
+    def name(self) -> str:
+        """The name of the guarded virtual host in the log, such as `broker.example:5671/%2F`.
+
+        A broker at a loopback address has this machine's name: another machine has another broker there.
+        """
+        parts = urlsplit(self.broker_url)
+        host, port = parts.hostname or "", parts.port or (5671 if parts.scheme == "amqps" else 5672)
+        return f"{socket.gethostname() if is_loopback(host) else host}:{port}/{quote(self.vhost, safe='')}"

@@ -1,134 +1,234 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The guardian's memory, in one small SQLite database.
+"""The guardian's memory, in the topic `watches` of the log.
 
-It has the filling of queues as last mailed to owners, deletions that began, reports that wait to be mailed, and when the last
-complete round ended. All SQL of the database is in this file.
+It has how full queues are as their owners know, deletions that began, reports that wait to be mailed, and when the last complete
+round ended. The keys begin with `guardian/`, the broker and its virtual host.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from ...clients.database import Database
+import structlog
+
+from hgext.vcsreplicator.log import WATCHES, Log
+from hgext.vcsreplicator.log.owned import OwnedRecords
+from hgext.vcsreplicator.log.table import read_table
+from hgext.vcsreplicator.words.clock import Clock
+from hgext.vcsreplicator.words.errors import MalformedEvent
+from hgext.vcsreplicator.words.shape import Count, Time, extensible, from_json, to_json
+
+from ...clients.database import Database, is_there
 from .filling import Filling
+from .settings import ADDRESS, GuardianSettings
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS levels (queue TEXT PRIMARY KEY, level INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS deletions (queue TEXT PRIMARY KEY, owner TEXT NOT NULL, messages INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS reports (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    owner TEXT NOT NULL,
-    queue TEXT NOT NULL,
-    what TEXT NOT NULL,
-    messages INTEGER NOT NULL,
-    time REAL NOT NULL
-);
-CREATE TABLE IF NOT EXISTS rounds (id INTEGER PRIMARY KEY CHECK (id = 1), time REAL NOT NULL);
-"""
-_FILLINGS = "SELECT queue, level FROM levels"
-_SET_FILLING = "INSERT INTO levels VALUES (?, ?) ON CONFLICT (queue) DO UPDATE SET level = excluded.level"
-_FORGET = "DELETE FROM levels WHERE queue = ?"
-_BEGIN_DELETION = """INSERT INTO deletions VALUES (?, ?, ?)
-    ON CONFLICT (queue) DO UPDATE SET owner = excluded.owner, messages = excluded.messages"""
-_DELETIONS = "SELECT queue, owner, messages FROM deletions ORDER BY queue"
-_END_DELETION = "DELETE FROM deletions WHERE queue = ?"
-_REPORT = "INSERT INTO reports (owner, queue, what, messages, time) VALUES (?, ?, ?, ?, ?)"
-_REPORTS = "SELECT id, owner, queue, what, messages, time FROM reports ORDER BY owner, id"
-_MAILED = "DELETE FROM reports WHERE id = ?"
-_ADDRESS = "UPDATE reports SET owner = ? WHERE id = ?"
-_END_ROUND = "INSERT INTO rounds VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET time = excluded.time"
-_LAST_ROUND = "SELECT time FROM rounds"
+T = TypeVar("T")
+
+_FORMER_FILLINGS = "SELECT queue, level FROM levels"
+_FORMER_DELETIONS = "SELECT queue, owner, messages FROM deletions"
+_FORMER_REPORTS = "SELECT id, owner, queue, what, messages, time FROM reports"
+
+logger = structlog.get_logger()
 
 
+@extensible
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueFilling:
+    """How full a queue is as its owner knows. Key `…/filling/QUEUE`; none for a queue that is fine."""
+
+    queue: str
+    filling: Filling
+
+
+@extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueReport:
-    """A fact that an owner is to read; `time` in seconds since the epoch."""
+    """A fact that an owner is to read; `time` in seconds since the epoch. Key `…/report/ID`."""
 
-    id: int
+    id: Count
     owner: str
     queue: str
     what: str
-    messages: int
-    time: float
+    messages: Count
+    time: Time
 
 
+@extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueDeletion:
-    """A deletion that began: whether the broker carried it out is unknown."""
+    """A deletion that began: whether the broker carried it out is unknown. Key `…/deletion/QUEUE`."""
 
     queue: str
     owner: str
-    messages: int
+    messages: Count
+
+
+@extensible
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastRound:
+    """When the last complete round ended, in seconds since the epoch. Key `…/round`."""
+
+    time: Time
+
+
+_KINDS: Mapping[str, type[QueueFilling | QueueReport | QueueDeletion | LastRound]] = {
+    "filling": QueueFilling,
+    "report": QueueReport,
+    "deletion": QueueDeletion,
+    "round": LastRound,
+}
+
+
+def find_last_round(settings: GuardianSettings, log: Log) -> float | None:
+    """Return when the last complete round ended, on any machine; None if there was none.
+
+    Raises Unavailable, BadConfig if the topic is missing, or MalformedEvent.
+    """
+    key = f"{_find_prefix(settings)}round"
+    value = read_table(log, WATCHES, keep=lambda _, each: each == key).value(WATCHES, key)
+    return None if value is None else from_json(LastRound, value).time
+
+
+def open_state(settings: GuardianSettings, log: Log, clock: Clock) -> "GuardianState":
+    """Fence every other guardian of this virtual host, and return what they knew.
+
+    If the log knows nothing yet, it gets what the file of an earlier release has. Raises Unavailable or BadConfig.
+    """
+    records = OwnedRecords(log, WATCHES, _find_prefix(settings), f"guardian-{settings.name}", clock)
+    try:
+        state = GuardianState(records)
+        if not records.values and is_there(settings.state):
+            state.take_former(settings.state)
+        return state
+    except BaseException:
+        records.close()
+        raise
+
+
+def _find_prefix(settings: GuardianSettings) -> str:
+    return f"guardian/{settings.name}/"
 
 
 class GuardianState:
-    """The database; each method is one transaction, and raises Unavailable."""
+    """What the guardian knows; without `records` only this process knows it.
 
-    def __init__(self, path: str) -> None:
-        """Open the database, or make it; raise BadConfig or Unavailable."""
-        self._db = Database(path, "guardian.state", _SCHEMA)
+    The log has each change when the method returns. Methods raise Fenced once another guardian works, and Unavailable; then the
+    change may be written late, but before anything that comes after it.
+    """
+
+    def __init__(self, records: OwnedRecords | None = None) -> None:
+        self._records = records
+        self._known: dict[str, object] = {}
+        for key, value in records.values.items() if records else ():
+            try:
+                self._known[key] = _read_record(key, value)
+            except MalformedEvent as error:
+                logger.error("record in the log not readable", key=key, reason=str(error))
+
+    def take_former(self, path: str) -> None:
+        """Write to the log what the file of an earlier release has, all or nothing."""
+        file = Database(path, "guardian.state", "")
+        try:
+            found: list[tuple[str, object]] = [
+                (f"filling/{queue}", QueueFilling(queue=queue, filling=Filling(number)))
+                for queue, number in file.rows(_FORMER_FILLINGS)
+            ]
+            for queue, owner, messages in file.rows(_FORMER_DELETIONS):
+                found.append((f"deletion/{queue}", QueueDeletion(queue=queue, owner=owner, messages=messages)))
+            for number, owner, queue, what, messages, time in file.rows(_FORMER_REPORTS):
+                report = QueueReport(id=number, owner=owner, queue=queue, what=what, messages=messages, time=time)
+                found.append((f"report/{number}", report))
+        finally:
+            file.close()
+        self._change(dict(found))
+        logger.info("the guardian's state is kept in the log from now on", count=len(found), former=path)
 
     def fillings(self) -> dict[str, Filling]:
         """Return how full queues are as their owners know; other queues are fine."""
-        return {queue: Filling(number) for queue, number in self._db.rows(_FILLINGS)}
+        return {each.queue: each.filling for each in self._list_known(QueueFilling)}
 
     def record(self, queue: str, filling: Filling, report: tuple[str, str, int] | None, now: float) -> None:
         """Store how full a queue is, and with it the report (owner, what, messages)."""
-        with self._db.writing():
-            self._db.run(*((_SET_FILLING, (queue, filling)) if filling else (_FORGET, (queue,))))
-            if report is not None:
-                owner, what, messages = report
-                self._db.run(_REPORT, (owner, queue, what, messages, now))
+        known = QueueFilling(queue=queue, filling=filling) if filling else None
+        self._change({f"filling/{queue}": known} | (self._make_report(queue, *report, now) if report else {}))
 
     def forget(self, queues: Sequence[str]) -> None:
         """Forget how full queues were that are gone."""
-        with self._db.writing():
-            self._db.run_all(_FORGET, [(queue,) for queue in queues])
+        if queues:
+            self._change({f"filling/{queue}": None for queue in queues})
 
     def begin_deletion(self, deletion: QueueDeletion) -> None:
         """Record a deletion, before the guardian asks the broker for it."""
-        self._db.run(_BEGIN_DELETION, (deletion.queue, deletion.owner, deletion.messages))
+        self._change({f"deletion/{deletion.queue}": deletion})
 
     def deletions(self) -> list[QueueDeletion]:
         """Return the deletions that began and did not end."""
-        rows = self._db.rows(_DELETIONS)
-        return [QueueDeletion(queue=queue, owner=owner, messages=messages) for queue, owner, messages in rows]
+        return sorted(self._list_known(QueueDeletion), key=lambda each: each.queue)
 
     def end_deletion(self, deletion: QueueDeletion, what: str | None, now: float) -> None:
         """Forget the deletion.
 
         With `what`, the same transaction stores the report of it and forgets how full the queue was.
         """
-        with self._db.writing():
-            self._db.run(_END_DELETION, (deletion.queue,))
-            if what is not None:
-                self._db.run(_FORGET, (deletion.queue,))
-                self._db.run(_REPORT, (deletion.owner, deletion.queue, what, deletion.messages, now))
+        queue, ended = deletion.queue, dict[str, object]()
+        if what is not None:
+            report = self._make_report(queue, deletion.owner, what, deletion.messages, now)
+            ended = {f"filling/{queue}": None, **report}
+        self._change({f"deletion/{queue}": None, **ended})
 
     def reports(self) -> Mapping[str, list[QueueReport]]:
-        """Return the reports that were not mailed, by owner."""
+        """Return the reports that were not mailed, oldest first, by owner."""
         found: dict[str, list[QueueReport]] = {}
-        for id_, owner, queue, what, messages, time in self._db.rows(_REPORTS):
-            report = QueueReport(id=id_, owner=owner, queue=queue, what=what, messages=messages, time=time)
-            found.setdefault(owner, []).append(report)
+        for report in sorted(self._list_known(QueueReport), key=lambda each: each.id):
+            found.setdefault(report.owner, []).append(report)
         return found
 
     def forget_reports(self, reports: Sequence[QueueReport]) -> None:
         """Forget reports that the mail server took, or refused for good."""
-        with self._db.writing():
-            self._db.run_all(_MAILED, [(report.id,) for report in reports])
+        self._change({f"report/{report.id}": None for report in reports})
 
     def readdress(self, reports: Sequence[QueueReport], owner: str) -> None:
         """Give reports to another address."""
-        with self._db.writing():
-            self._db.run_all(_ADDRESS, [(owner, report.id) for report in reports])
+        self._change({f"report/{report.id}": replace(report, owner=owner) for report in reports})
 
     def end_round(self, now: float) -> None:
-        self._db.run(_END_ROUND, (now,))
+        self._change({"round": LastRound(time=now)})
 
-    def last_round(self) -> float | None:
-        """Return when the last complete round ended; None if there was none."""
-        rows = self._db.rows(_LAST_ROUND)
-        return float(rows[0][0]) if rows else None
+    def check(self) -> None:
+        """Raise Fenced if another guardian took over, or Unavailable; the log has all earlier changes on return."""
+        if self._records is not None:
+            self._records.check()
 
     def close(self) -> None:
-        self._db.close()
+        if self._records is not None:
+            self._records.close()
+
+    def _list_known(self, kind: type[T]) -> Iterator[T]:
+        return (each for each in self._known.values() if isinstance(each, kind))
+
+    def _make_report(self, queue: str, owner: str, what: str, messages: int, now: float) -> dict[str, object]:
+        """Return a new report under its key."""
+        number = max((each.id for each in self._list_known(QueueReport)), default=0) + 1
+        report = QueueReport(id=number, owner=owner, queue=queue, what=what, messages=messages, time=now)
+        return {f"report/{number}": report}
+
+    def _change(self, changes: Mapping[str, object]) -> None:
+        """Store records, and forget those that are None."""
+        for key, record in changes.items():
+            self._known.pop(key, None)
+            if record is not None:
+                self._known[key] = record
+        if self._records is not None:
+            written = {key: None if record is None else to_json(record) for key, record in changes.items()}
+            self._records.write(written)
+
+
+def _read_record(key: str, value: bytes) -> object:
+    """Read a record of the log; raises MalformedEvent, also for an owner that is no address."""
+    kind = _KINDS.get(key.partition("/")[0])
+    if kind is None:
+        raise MalformedEvent(f"{key}: expected one of {', '.join(_KINDS)}")
+    record = from_json(kind, value)
+    if isinstance(record, QueueReport | QueueDeletion) and not ADDRESS.match(record.owner):
+        raise MalformedEvent(f"owner: expected a mail address, got {record.owner[:60]!r}")
+    return record

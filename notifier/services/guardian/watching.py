@@ -10,16 +10,16 @@ deletions whose outcome is unknown.
 import random
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass
 
 import structlog
 from prometheus_client import Counter, Gauge
 
+from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.clock import Clock, SystemClock
 from hgext.vcsreplicator.words.errors import BadConfig, Refused, Rejected, Unavailable
 
-from ...clients.database import NOWHERE, alone
 from ...delivery.window import RETRY
 from .broker import DeletionOutcome, delete_queue
 from .clients import Clients, client_of, is_queue_name
@@ -27,7 +27,7 @@ from .filling import Filling, QueueStep, WatchedQueue, next_step, read_queue
 from .mail import GONE_MEANWHILE, LISTED, MailServer, Postponed, compose
 from .management import Management
 from .settings import GuardianSettings
-from .state import GuardianState, QueueDeletion, QueueReport
+from .state import GuardianState, QueueDeletion, QueueReport, open_state
 
 # The columns of the broker's list of queues.
 COLUMNS = "name,messages,consumers,durable,auto_delete,exclusive,arguments,effective_policy_definition"
@@ -61,21 +61,19 @@ class QueueFinding:
 class QueueWatch:
     """A virtual host under watch.
 
-    With `is_dry_run` nothing is mailed, deleted or remembered beyond the process.
+    Without a log nothing is mailed, deleted or remembered beyond the process.
     """
 
-    def __init__(
-        self, settings: GuardianSettings, file: str, *, is_dry_run: bool = False, clock: Clock | None = None
-    ) -> None:
-        """Open the state; raises BadConfig or Unavailable."""
-        self.settings, self._is_dry_run, self._clock = settings, is_dry_run, clock or SystemClock()
+    def __init__(self, settings: GuardianSettings, file: str, log: Log | None, clock: Clock | None = None) -> None:
+        """Read the state, and fence other guardians; raises BadConfig or Unavailable."""
+        self.settings, self._is_dry_run, self._clock = settings, log is None, clock or SystemClock()
         if settings.smtp_password is not None:
             # An operator must supply a secret that is missing at the start.
             settings.smtp_password.read(f"{file}: guardian.smtp-password")
         self._management = Management(settings, file)
         self._clients = Clients(self._management, settings.vhost)
         self._mail = MailServer(settings)
-        self.state = GuardianState(NOWHERE if is_dry_run else settings.state)
+        self.state = GuardianState() if log is None else open_state(settings, log, self._clock)
         self._named: dict[str, set[str]] = {}
         self._is_checked = False
         # Why mails wait: by owner, "" for all.
@@ -90,8 +88,10 @@ class QueueWatch:
     def round(self) -> list[QueueFinding]:
         """Look at every queue once and act; return what was found.
 
-        Raises Unavailable if the broker does not answer, BadConfig for what only an operator can change.
+        Raises Unavailable if broker or log do not answer, BadConfig for what only an operator can change, and Fenced if another
+        guardian took over: then at most one mail was sent, or one deletion asked for, that the other guardian repeats.
         """
+        self.state.check()
         if not self._is_checked:
             self._management.check(self.settings.vhost)
             self._is_checked = True
@@ -239,14 +239,13 @@ def _measure(found: list[QueueFinding]) -> None:
 
 
 def run(
-    settings: GuardianSettings, file: str, *, is_dry_run: bool, stop: threading.Event, ready: Callable[[], None]
+    settings: GuardianSettings, log: Log | None = None, *, file: str, stop: threading.Event, ready: Callable[[], None]
 ) -> None:
-    """Watch until `stop` is set; a broker that is away is retried indefinitely.
+    """Watch until `stop` is set; a broker or log that is away is retried indefinitely.
 
     Raises BadConfig only before the first complete round: later, a broker may refuse the guardian because it is being restored.
     """
-    lock = nullcontext() if is_dry_run else alone(settings.state, "guardian.state", "guardian")
-    with lock, closing(QueueWatch(settings, file, is_dry_run=is_dry_run)) as watch:
+    with closing(QueueWatch(settings, file, log)) as watch:
         keep_watching(watch, stop, ready)
 
 

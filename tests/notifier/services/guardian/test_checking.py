@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.clock import SystemClock
 from notifier.delivery.window import Delivery
 from notifier.destinations.pulse.destination import PulseSettings
@@ -25,7 +26,7 @@ from notifier.services.guardian.sampling import Sample
 from notifier.services.guardian.settings import Deletion, GuardianSettings
 from notifier.services.guardian.watching import QueueWatch
 from testing.builders.log.memorylog import MemoryLog
-from testing.builders.notifier.notices import a_notice, an_event
+from testing.builders.notifier.notices import a_notice, an_event, with_topics
 from testing.services.cache import CHECKOUT
 from testing.waiting import eventually
 from tests.notifier.services.guardian.conftest import FILE, Guarded
@@ -36,8 +37,11 @@ Results = Mapping[Requirement, CheckResult]
 BROKER = ("Pulse", "Body")
 
 
-def checked(settings: GuardianSettings, client: str | None = None, sample: float = 0.0) -> Results:
-    found = check(settings, FILE, client=client, sample=sample, stop=threading.Event())
+def checked(
+    settings: GuardianSettings, client: str | None = None, sample: float = 0.0, log: Log | None = None
+) -> Results:
+    log = log or with_topics(MemoryLog())
+    found = check(settings, FILE, log, client=client, sample=sample, stop=threading.Event())
     assert [each.requirement for each in found] == list(Requirement)
     return {each.requirement: each for each in found}
 
@@ -65,9 +69,10 @@ def test_a_broker_in_order_fails_nothing_and_keeps_nothing_of_the_trial(
     drawn = secrets.token_hex(4)
     monkeypatch.setattr("notifier.services.guardian.checking.secrets.token_hex", lambda _: drawn)
     settings = replace(guarded.settings, delete=Deletion.UNUSED)
-    with closing(QueueWatch(settings, FILE)) as watch:
+    log = with_topics(MemoryLog())
+    with closing(QueueWatch(settings, FILE, log)) as watch:
         watch.round()
-    found = checked(settings)
+    found = checked(settings, log=log)
     assert marks(found, CheckMark.FAIL) == set()
     shown = {requirement for requirement in Requirement if requirement.subject in BROKER}
     assert shown - marks(found, CheckMark.PASS) == {Requirement.REGISTRATION, Requirement.QUEUE_KIND}

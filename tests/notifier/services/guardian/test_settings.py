@@ -10,6 +10,7 @@ from hgext.vcsreplicator.words.errors import BadConfig
 from notifier.services.guardian.settings import GuardianSettings
 
 DOCS = Path(__file__).parents[4] / "docs/guardian.md"
+LOG = 'log = "sqlite:///log.db"\n'
 RIGHT = {
     "management-url": '"http://127.0.0.1:15672"',
     "broker-url": '"amqp://127.0.0.1/"',
@@ -22,7 +23,7 @@ RIGHT = {
 def read(folder: Path, **changed: str) -> GuardianSettings:
     keys = {**RIGHT, **{key.replace("_", "-"): value for key, value in changed.items()}}
     file = folder / "guardian.toml"
-    file.write_text("[guardian]\n" + "".join(f"{key} = {value}\n" for key, value in keys.items()))
+    file.write_text(LOG + "[guardian]\n" + "".join(f"{key} = {value}\n" for key, value in keys.items()))
     return load(file).settings(GuardianSettings, "guardian")
 
 
@@ -74,7 +75,7 @@ def test_the_virtual_host_is_the_one_that_clients_read(tmp_path: Path, url: str,
 
 def test_the_documented_section_is_one(tmp_path: Path) -> None:
     file = tmp_path / "guardian.toml"
-    file.write_text(DOCS.read_text().partition("```toml\n")[2].partition("```")[0])
+    file.write_text(LOG + DOCS.read_text().partition("```toml\n")[2].partition("```")[0])
     documented = load(file).settings(GuardianSettings, "guardian")
     given = {key.replace("_", "-") for key in GuardianSettings.__dataclass_fields__}
     assert all(f"\n{key} = " in file.read_text() for key in given)

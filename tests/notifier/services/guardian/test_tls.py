@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.service import EXIT_CONFIG
 from testing.builders.certificates import certificate
+from testing.builders.notifier.notices import with_topics
 from testing.services.rabbitmq import TlsRabbitMQ
 from testing.warm import CLI, PROGRAM, warm_starts
 
@@ -31,7 +33,10 @@ def guardian(tls_rabbitmq: TlsRabbitMQ, folder: Path, *words: str, host: str = "
     }
     lines = [f"{name} = {json.dumps(value)}" for name, value in keys.items()]
     file = folder / "guardian.toml"
-    file.write_text("\n".join(["[guardian]", *lines, f'password = {{ file = "{password}" }}', ""]))
+    url = f"sqlite://{folder}/log.db"
+    with open_log(url, creates=True) as log:
+        with_topics(log)
+    file.write_text("\n".join([f'log = "{url}"', "[guardian]", *lines, f'password = {{ file = "{password}" }}', ""]))
     with warm_starts():
         done = subprocess.run(
             [*PROGRAM, CLI, "guardian", *words, "-c", str(file)], capture_output=True, text=True, check=False

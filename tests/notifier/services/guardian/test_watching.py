@@ -12,16 +12,20 @@ import pytest
 import structlog
 
 from hgext.vcsreplicator.demo.ports import free_port
+from hgext.vcsreplicator.log import Log
+from hgext.vcsreplicator.log.owned import CHECK_EVERY
 from hgext.vcsreplicator.words.clock import SystemClock
-from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
-from notifier.clients.database import alone
+from hgext.vcsreplicator.words.errors import BadConfig, Fenced, Unavailable
 from notifier.services.guardian import watching
 from notifier.services.guardian.broker import DeletionOutcome, connected, delete_queue
 from notifier.services.guardian.filling import QueueStep
 from notifier.services.guardian.settings import Deletion, GuardianSettings
 from notifier.services.guardian.state import GuardianState
 from notifier.services.guardian.watching import LOST_REPORTS, QUEUES, WAITING, QueueFinding, QueueWatch, keep_watching
+from testing.builders.log.memorylog import MemoryLog
 from testing.builders.notifier.mailbox import Mailbox
+from testing.builders.notifier.notices import with_topics
+from testing.clock import HandClock
 from testing.waiting import eventually
 from tests.notifier.services.guardian.conftest import FILE, OPERATOR, Guarded, some_settings
 
@@ -31,13 +35,13 @@ NEAR, BEYOND, DELETED = "near its limit", "beyond its limit", "deleted"
 
 
 @pytest.fixture
-def watch(settings: GuardianSettings) -> Iterator[QueueWatch]:
-    with closing(QueueWatch(settings, FILE)) as watch:
+def watch(settings: GuardianSettings, log: Log) -> Iterator[QueueWatch]:
+    with closing(QueueWatch(settings, FILE, log)) as watch:
         yield watch
 
 
-def watching_with(settings: GuardianSettings, **changed: Any) -> Any:
-    return closing(QueueWatch(replace(settings, **changed), FILE))
+def watching_with(settings: GuardianSettings, log: Log, **changed: Any) -> Any:
+    return closing(QueueWatch(replace(settings, **changed), FILE, log))
 
 
 def counted(guarded: Guarded, queue: str, messages: int) -> None:
@@ -103,11 +107,11 @@ def test_a_queue_that_is_declared_anew_is_warned_of_again(
 
 
 def test_a_watch_that_starts_again_knows_what_was_mailed(
-    guarded: Guarded, settings: GuardianSettings, mailbox: Mailbox
+    guarded: Guarded, settings: GuardianSettings, mailbox: Mailbox, log: Log
 ) -> None:
     filled(guarded, guarded.add(), 4)
     for _ in range(2):
-        with watching_with(settings) as watch:
+        with watching_with(settings, log) as watch:
             watch.round()
     assert len(mailbox.mails) == 1
 
@@ -131,11 +135,11 @@ def test_a_queue_of_no_client_is_reported_to_the_operator(
 
 
 def test_a_queue_beyond_the_limit_is_deleted_and_its_owner_reads_it(
-    guarded: Guarded, settings: GuardianSettings, mailbox: Mailbox
+    guarded: Guarded, settings: GuardianSettings, mailbox: Mailbox, log: Log
 ) -> None:
     me = guarded.add("alice", "alice@owners.example")
     queue, other = filled(guarded, me, 9), filled(guarded, me, 3, "other")
-    with watching_with(settings, delete=Deletion.YES) as watch:
+    with watching_with(settings, log, delete=Deletion.YES) as watch:
         assert found(watch, queue).step is QueueStep.DELETE
         watch.round()
     assert not exists(guarded, queue)
@@ -144,7 +148,7 @@ def test_a_queue_beyond_the_limit_is_deleted_and_its_owner_reads_it(
 
 
 def test_a_queue_that_shrank_after_the_list_was_made_is_not_deleted(
-    guarded: Guarded, settings: GuardianSettings, monkeypatch: pytest.MonkeyPatch, mailbox: Mailbox
+    guarded: Guarded, settings: GuardianSettings, monkeypatch: pytest.MonkeyPatch, mailbox: Mailbox, log: Log
 ) -> None:
     queue = filled(guarded, guarded.add(), 9)
 
@@ -153,7 +157,7 @@ def test_a_queue_that_shrank_after_the_list_was_made_is_not_deleted(
         return delete_queue(settings, name)
 
     monkeypatch.setattr(watching, "delete_queue", shrink_first)
-    with watching_with(settings, delete=Deletion.YES) as watch:
+    with watching_with(settings, log, delete=Deletion.YES) as watch:
         assert found(watch, queue).step is QueueStep.REPORT
     assert exists(guarded, queue)
     assert "deleted" not in mailbox.mails[0]["Subject"]
@@ -210,13 +214,14 @@ def test_a_deletion_is_mailed_wherever_the_watch_is_killed(
     owner: Any,
     name: str,
     before: bool,
+    log: Log,
 ) -> None:
     queue = filled(guarded, guarded.add("alice", "alice@owners.example"), 9)
     live = killed_at(monkeypatch, owner, name, before=before)
-    with pytest.raises(Killed), watching_with(settings, delete=Deletion.YES) as watch:
+    with pytest.raises(Killed), watching_with(settings, log, delete=Deletion.YES) as watch:
         watch.round()
     live()
-    with watching_with(settings, delete=Deletion.YES) as watch:
+    with watching_with(settings, log, delete=Deletion.YES) as watch:
         watch.round()
         assert watch.state.reports() == {}
         assert watch.state.deletions() == []
@@ -227,29 +232,29 @@ def test_a_deletion_is_mailed_wherever_the_watch_is_killed(
 
 
 def test_a_queue_made_anew_after_a_broken_deletion_is_reported(
-    guarded: Guarded, settings: GuardianSettings, mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
+    guarded: Guarded, settings: GuardianSettings, mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch, log: Log
 ) -> None:
     me = guarded.add("alice", "alice@owners.example")
     queue = filled(guarded, me, 9)
     live = killed_at(monkeypatch, watching, "delete_queue", before=False)
-    with pytest.raises(Killed), watching_with(settings, delete=Deletion.YES) as watch:
+    with pytest.raises(Killed), watching_with(settings, log, delete=Deletion.YES) as watch:
         watch.round()
     live()
     guarded.queue(me)
-    with watching_with(settings, delete=Deletion.YES) as watch:
+    with watching_with(settings, log, delete=Deletion.YES) as watch:
         watch.round()
     assert exists(guarded, queue)
     assert "deleted, perhaps" in mailbox.to("alice@owners.example")[0].get_content()
 
 
 def test_mails_wait_for_a_mail_server_that_is_away(
-    guarded: Guarded, settings: GuardianSettings, mailbox: Mailbox
+    guarded: Guarded, settings: GuardianSettings, mailbox: Mailbox, log: Log
 ) -> None:
     filled(guarded, guarded.add(), 4)
-    with watching_with(settings, smtp_url=f"smtp://127.0.0.1:{free_port()}") as watch:
+    with watching_with(settings, log, smtp_url=f"smtp://127.0.0.1:{free_port()}") as watch:
         watch.round()
         assert WAITING._value.get() == 1
-    with watching_with(settings) as watch:
+    with watching_with(settings, log) as watch:
         watch.round()
         assert WAITING._value.get() == 0
     assert len(mailbox.mails) == 1
@@ -277,13 +282,13 @@ class HurriedClock(SystemClock):
 
 
 def test_a_slow_mail_server_holds_up_no_round_and_each_owner_has_a_turn(
-    guarded: Guarded, settings: GuardianSettings, mailbox: Mailbox
+    guarded: Guarded, settings: GuardianSettings, mailbox: Mailbox, log: Log
 ) -> None:
     owners = [f"{name}@owners.example" for name in ("alice", "bob", "carol")]
     mailbox.replies[owners[0]] = "451 4.3.0 temporary lookup failure"
     for owner in owners:
         filled(guarded, guarded.add(owner.partition("@")[0], owner), 4)
-    with closing(QueueWatch(settings, FILE, clock=HurriedClock())) as watch:
+    with closing(QueueWatch(settings, FILE, log, HurriedClock())) as watch:
         sent = [watch.round() and [len(mailbox.to(owner)) for owner in owners] for _ in range(4)]
     assert sent == [[0, 0, 0], [0, 1, 0], [0, 1, 1], [0, 1, 1]]
 
@@ -346,7 +351,7 @@ def test_a_dry_run_mails_deletes_and_remembers_nothing(
     guarded: Guarded, settings: GuardianSettings, mailbox: Mailbox, tmp_path: Any
 ) -> None:
     queue = filled(guarded, guarded.add(), 9)
-    with closing(QueueWatch(replace(settings, delete=Deletion.YES), FILE, is_dry_run=True)) as watch:
+    with closing(QueueWatch(replace(settings, delete=Deletion.YES), FILE, None)) as watch:
         assert found(watch, queue).step is QueueStep.DELETE
     assert exists(guarded, queue)
     assert mailbox.mails == []
@@ -370,7 +375,7 @@ def test_queues_are_read_page_by_page(guarded: Guarded, watch: QueueWatch, monke
 
 
 def test_a_deletion_that_fails_does_not_hold_up_other_queues(
-    guarded: Guarded, settings: GuardianSettings, mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
+    guarded: Guarded, settings: GuardianSettings, mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch, log: Log
 ) -> None:
     me = guarded.add("alice", "alice@owners.example")
     bad, good = filled(guarded, me, 9, "bad"), filled(guarded, me, 9, "good")
@@ -381,20 +386,66 @@ def test_a_deletion_that_fails_does_not_hold_up_other_queues(
         return delete_queue(settings, name)
 
     monkeypatch.setattr(watching, "delete_queue", fail)
-    with watching_with(settings, delete=Deletion.YES) as watch:
+    with watching_with(settings, log, delete=Deletion.YES) as watch:
         watch.round()
         watch.round()
     assert (exists(guarded, bad), exists(guarded, good)) == (True, False)
     assert f"{good}: 9 messages: deleted" in mailbox.to("alice@owners.example")[0].get_content()
 
 
-def test_a_second_watch_with_the_same_state_is_refused(settings: GuardianSettings) -> None:
-    with (
-        alone(settings.state, "guardian.state", "guardian"),
-        pytest.raises(BadConfig, match=r"guardian\.state: another guardian works with"),
-        alone(settings.state, "guardian.state", "guardian"),
-    ):
-        pass
+def test_a_guardian_that_was_replaced_neither_mails_nor_deletes(
+    guarded: Guarded, settings: GuardianSettings, mailbox: Mailbox, log: Log
+) -> None:
+    clock = HandClock()
+    with closing(QueueWatch(replace(settings, delete=Deletion.YES), FILE, log, clock)) as former:
+        queue = filled(guarded, guarded.add(), 9)
+        with watching_with(settings, log, delete=Deletion.YES):
+            with pytest.raises(Fenced):
+                former.round()
+            clock.advance(CHECK_EVERY)
+            with pytest.raises(Fenced):
+                former.round()
+    assert exists(guarded, queue)
+    assert mailbox.mails == []
+
+
+def test_a_guardian_replaced_amid_a_round_repeats_at_most_one_mail(
+    guarded: Guarded, settings: GuardianSettings, mailbox: Mailbox, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("alice", "bob"):
+        filled(guarded, guarded.add(name, f"{name}@owners.example"), 4)
+    compose, others = watching.compose, list[QueueWatch]()
+
+    def replace_first(*arguments: Any, **named: Any) -> Any:
+        monkeypatch.setattr(watching, "compose", compose)
+        with watching_with(settings, log) as other:
+            others.append(other)
+            other.round()
+        return compose(*arguments, **named)
+
+    monkeypatch.setattr(watching, "compose", replace_first)
+    with watching_with(settings, log) as former, pytest.raises(Fenced):
+        former.round()
+    assert [len(mailbox.to(f"{name}@owners.example")) for name in ("alice", "bob")] == [2, 1]
+    assert others[0].state.reports() == {}
+
+
+def test_nothing_is_mailed_or_deleted_before_the_log_has_it(
+    guarded: Guarded, settings: GuardianSettings, mailbox: Mailbox
+) -> None:
+    log = MemoryLog()
+    with_topics(log)
+    queue = filled(guarded, guarded.add(), 9)
+    with watching_with(settings, log, delete=Deletion.YES) as watch:
+        for is_taken in (False, True):
+            log.fail_commits = [is_taken]
+            with pytest.raises(Unavailable):
+                watch.round()
+            assert exists(guarded, queue)
+            assert mailbox.mails == []
+        watch.round()
+    assert not exists(guarded, queue)
+    assert len(mailbox.mails) == 1
 
 
 def test_a_lost_connection_is_unavailable(settings: GuardianSettings) -> None:
