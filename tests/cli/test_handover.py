@@ -80,7 +80,8 @@ def test_a_master_is_handed_over_once_the_log_has_all_of_its_events(it: Installa
         it.hand_over()
     assert not it.file.exists()
     master.commit("two", "refused at first")
-    assert "refuses changes: its master is being handed over" in master.push("two", check=False)
+    refusal = "this repository refuses changes: its master is being handed over; push again later, to the new master"
+    assert refusal in master.push("two", check=False)
     with running_relay(master.settings(), it.log):
         master.commit("one", "sent with the one before")
         master.push("one")
@@ -110,7 +111,7 @@ def test_what_a_false_promotion_left_is_cleared_once_the_master_is_taken_back(it
         master.create("one")
         master.commit("one", "first")
         it.promote_another()
-        assert "hg://alpha is the master now" in master.push("one", check=False)
+        assert "this repository refuses changes: hg://alpha is the master now" in master.push("one", check=False)
     with pytest.raises(Refused, match="hg://alpha is the master now"):
         it.hand_over()
     assert "1 repositories accept pushes again" in it.hand_over("--undo")
