@@ -125,7 +125,7 @@ class Notifier(Process):
         }
         instance = f"{self.name} {self.life}"
         self._turns = Turns(self.log, set(receivers), instance, patience=2.0, stop=self.stop, clock=self.clock)
-        self._presence = Presence(self.log, f"{NOTIFIER_KEY}{self.name}", instance, self.clock, interval=BEAT)
+        self._presence = Presence(self.log, f"{NOTIFIER_KEY}{self.name}", instance, self.clock)
         self._reported_at = float("-inf")
         self._at_work: list[str] = []
         self._positions: dict[str, StoredPosition] = {}
@@ -140,7 +140,7 @@ class Notifier(Process):
             self._reported_at = now
         elif not self._at_work or self.chance.random() < 0.2:
             self._at_work += sorted(self._turns.find_turns())
-            self._presence.report(self._at_work)
+            self._presence.report(self._at_work, interval=BEAT)
             if not self._at_work:
                 self.rest(POLL / 4)
         else:
@@ -162,7 +162,7 @@ class Notifier(Process):
             self._positions.pop(name)
             self._at_work.remove(name)
             self._turns.lose(name)
-            self._presence.report(self._at_work)
+            self._presence.report(self._at_work, interval=BEAT)
         except ReplicationError:
             self._loops.pop(name, None)
             self._resting[name] = self.clock.monotonic() + 0.3
