@@ -11,9 +11,9 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed$(if $(filter-out demo venv lock clean,$(MAKECMDGOALS)),-for-tests)
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
-# Most tests wait for processes: four at a time for each core, long ones first, each worker takes the next when it is done
-# (testing/scheduling.py).
-AT_ONCE := -n $(shell echo $$((4 * $$(nproc)))) --dist loadscope --no-loadscope-reorder
+# Most tests wait for processes: four at a time for each core, long ones first, each worker takes the next when it is done, and one
+# more runs tests that start nothing meanwhile (testing/scheduling.py).
+AT_ONCE := -n $(shell echo $$((4 * $$(nproc) + 1))) --dist loadscope --no-loadscope-reorder
 # On a loaded machine a failed test of real processes runs a second time, three in all; the summary shows how each failed at first.
 # Never: pure tests, and those that hunt rare faults (marked `hunt`); docs/decisions/second-look.md.
 SECOND_LOOK := --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks

@@ -68,7 +68,12 @@ class ModuleScheduling(LoadScopeScheduling):  # type: ignore[misc]
             self._assign_work_unit(node)
 
     def _assign_work_unit(self, node: Any) -> None:
-        """Give a worker the next test or module, also the rest of a module that it has begun."""
+        """Give a worker the next test or module, also the rest of a module that it has begun; the first worker, the last.
+
+        The last tests start nothing: one worker runs these while the processes of the others' tests wait.
+        """
+        if node is self.nodes[0] and len(self.nodes) > 1:
+            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
         scope = next(iter(self.workqueue))
         begun = self.assigned_work[node].get(scope, {})
         super()._assign_work_unit(node)

@@ -89,16 +89,28 @@ def run_all(folder: Path, modules: dict[str, str], workers: int) -> list[list[st
 
 
 def test_a_module_whose_tests_share_a_fixture_is_run_by_one_worker(tmp_path: Path) -> None:
-    ran = run_all(tmp_path, {"a.py": SHARING, "b.py": SHARING, "c.py": ALONE, "d.py": ALONE}, 2)
-    assert ran[0][:2] == ["a.py::test_one", "a.py::test_two"]
-    assert sum("b.py::test_one" in tests and "b.py::test_two" in tests for tests in ran) == 1
-    assert sorted(ran[0] + ran[1]) == [f"{name}.py::test_{number}" for name in "abcd" for number in ("one", "two")]
+    ran = run_all(tmp_path, {"a.py": SHARING, "b.py": SHARING, "c.py": ALONE, "d.py": ALONE}, 3)
+    assert [tests[:2] for tests in ran[1:]] == [[f"{name}::test_one", f"{name}::test_two"] for name in ("a.py", "b.py")]
+    assert sorted(test for tests in ran for test in tests) == [
+        f"{name}.py::test_{number}" for name in "abcd" for number in ("one", "two")
+    ]
 
 
 def test_other_tests_of_a_module_are_run_by_all_workers_in_their_order(tmp_path: Path) -> None:
-    ran = run_all(tmp_path, {"a.py": ALONE, "b.py": ALONE, "c.py": ALONE}, 2)
-    assert all(any(test.startswith(name) for test in tests) for tests in ran for name in ("a.py", "b.py", "c.py"))
+    _, *ran = run_all(tmp_path, {"a.py": ALONE, "b.py": ALONE, "c.py": ALONE, "d.py": ALONE}, 3)
+    assert all(any(test.startswith(name) for test in tests) for tests in ran for name in ("a.py", "b.py"))
     assert [sorted(tests) for tests in ran] == ran
+
+
+def test_the_first_of_several_workers_begins_with_the_last_tests(tmp_path: Path) -> None:
+    first, second = run_all(tmp_path, {"a.py": SHARING, "b.py": ALONE, "c.py": ALONE}, 2)
+    assert first == ["c.py::test_two", "c.py::test_one", "b.py::test_two"]
+    assert second == ["a.py::test_one", "a.py::test_two", "b.py::test_one"]
+
+
+def test_a_worker_that_is_alone_runs_all_in_their_order(tmp_path: Path) -> None:
+    (ran,) = run_all(tmp_path, {"a.py": ALONE, "b.py": ALONE}, 1)
+    assert ran == sorted(ran)
 
 
 @pytest.mark.parametrize("deadly", ["a.py::test_one", "b.py::test_two", "d.py::test_one", "f.py::test_two"])
