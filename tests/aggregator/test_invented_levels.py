@@ -143,6 +143,25 @@ def test_invented_levels_take_bounded_memory(tmp_path: Path, monkeypatch: pytest
         assert session.aggregation.repositories[chain.repository].state.noticed == 1  # type: ignore[union-attr]
 
 
+def test_a_mirror_ahead_of_the_aggregator_takes_room_only_until_the_events_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "STRANGERS", 3)
+    log = AttackedLog(tmp_path)
+    with log.session() as session:
+        for number in range(9):
+            chain = Chain(str(number))
+            chain.take(1)
+            write(log, *(chain.ack(name, 1) for name in ("alpha", "beta")))
+            log.step(session, 1)
+            send(log, chain.events)
+            log.step(session, 2)
+            assert [each.state.noticed for each in session.aggregation.repositories.values() if each.state] == [1] * (
+                number + 1
+            )
+    assert log.alarms() == ""
+
+
 def test_levels_without_room_count_once_the_log_has_their_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

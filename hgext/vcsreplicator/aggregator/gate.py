@@ -186,6 +186,12 @@ class AckGate:
                 found.append(key)
         return tuple(found)
 
+    def make_room(self) -> None:
+        """Forget the records that had room as strangers and are expected by now: a mirror may be ahead of the aggregator."""
+        for keys in self._strangers.values():
+            if len(keys) > STRANGERS // 2:
+                keys -= {key for key in keys if self._is_expected(key)}
+
     def find_unsealed(self, roster: Roster) -> list[str]:
         """Return the names of the mirrors that write, and have sealed nothing.
 
@@ -212,9 +218,9 @@ class AckGate:
 
     def _has_room(self, key: str, *, is_own: bool) -> bool:
         """Return whether the record of this key may be kept; note its mirror if it may not."""
-        name, _, repository = key.partition("/")
-        if self._expects(name, repository):
+        if self._is_expected(key):
             return True
+        name = key.partition("/")[0]
         mirror = name if name in self._names else ""
         keys = self._strangers.setdefault((mirror, is_own), set())
         if key not in keys and (len(keys) >= STRANGERS or len(key) > LONGEST):
@@ -222,6 +228,10 @@ class AckGate:
             return False
         keys.add(key)
         return True
+
+    def _is_expected(self, key: str) -> bool:
+        name, _, repository = key.partition("/")
+        return self._expects(name, repository)
 
     def _compare(self, record: Record, key: str, mirror: Mirror, keys: Mapping[str, SealKey]) -> GateVerdict:
         seal = read_seal(record.headers.get(SEAL))

@@ -226,6 +226,7 @@ class Session:
             self.commit()
         if self._watch.beat():
             self._ahead.check(self._clock.now())
+            self._gate.make_room()
             is_due = self._clock.monotonic() - self._began >= CROWDED and bool(self._gate.crowded)
             self._has_room_now = is_due and self._describe_known() != self._known
         self._is_try_due = self._refusals.is_due()
