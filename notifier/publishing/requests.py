@@ -107,7 +107,7 @@ class RequestFollower:
 
 def _read_table(log: Log) -> Table:
     """Read the requests to all destinations."""
-    return read_table(log, NOTIFIER, keep=lambda topic, key: key.startswith("request/"))
+    return read_table(log, NOTIFIER, keep=lambda record: (record.key or "").startswith("request/"))
 
 
 def _select_requests(name: str, records: Iterable[Record]) -> dict[str, RequestRecord]:

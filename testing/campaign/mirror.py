@@ -145,7 +145,11 @@ class Mirror(Process):
         assert self._notes is not None
         positions = service._find_positions(self.log, self.settings.group)
         table = read_table(
-            self.log, ACKS, ROSTER, STATE, keep=lambda topic, key: topic != ACKS or key.partition("/")[0] == self.mirror
+            self.log,
+            ACKS,
+            ROSTER,
+            STATE,
+            keep=lambda record: record.topic != ACKS or (record.key or "").partition("/")[0] == self.mirror,
         )
         seals = OwnSeals(self.mirror, Path(self.settings.folder))
         seals.take_roster(try_json(Roster, table.value(ROSTER, ROSTER_KEY)) or Roster())

@@ -11,6 +11,7 @@ import pytest
 from hgext.vcsreplicator.log import ACKS, ROSTER, STATE, NewRecord, topics
 from hgext.vcsreplicator.log.table import Table
 from hgext.vcsreplicator.mirror import service
+from hgext.vcsreplicator.words.records import ACK_LIMIT, HEARTBEAT_LIMIT
 from testing.builders.log.memorylog import MemoryLog
 from testing.builders.mirror.mirroring import Bench
 
@@ -32,6 +33,16 @@ def test_a_mirror_keeps_no_acks_of_other_mirrors_at_its_start() -> None:
 def bench(tmp_path: Path) -> Iterator[Bench]:
     with Bench(tmp_path, partitions=1) as bench:
         yield bench
+
+
+def test_a_mirror_keeps_no_acks_larger_than_it_writes_at_its_start() -> None:
+    log = MemoryLog()
+    log.create(topics(partitions=1))
+    for key, size in (("alpha/a", ACK_LIMIT), ("alpha/b", ACK_LIMIT + 1), ("alpha", HEARTBEAT_LIMIT + 1)):
+        log.append([NewRecord(topic=ACKS, key=key, value=b"x" * size)])
+    table = service._read_log(log, "alpha", threading.Event())
+    assert table is not None
+    assert list(table.records) == [(ACKS, "alpha/a")]
 
 
 @pytest.mark.processes

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from hgext.vcsreplicator.log import ACKS, ROSTER, STATE, Record
-from hgext.vcsreplicator.status import Picture
-from hgext.vcsreplicator.words.records import AggregatorHeartbeat, Lag, MirrorHeartbeat
+from hgext.vcsreplicator.status import UNLISTED, Picture
+from hgext.vcsreplicator.status.findings import Expectations, as_data
+from hgext.vcsreplicator.words.records import ACK_LIMIT, AggregatorHeartbeat, Lag, MirrorHeartbeat
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
@@ -112,3 +113,23 @@ def test_lags_measured_after_some_records_are_those_of_the_whole(seed: int) -> N
         }
         seen.add(repr(found))
     assert len(seen) > 10
+
+
+def test_invented_mirrors_are_not_all_compared_with_the_repositories() -> None:
+    picture = Picture(roster=Roster(mirrors=(Mirror(name="alpha", state=MirrorState.ACTIVE),)))
+    for number in range(1000):
+        beat = MirrorHeartbeat(mirror=f"a{number}", time=NOW, positions={}, version="1")
+        picture.absorb(absorbed(beat.mirror, to_json(beat)))
+    assert len(picture.measure_all_lags(NOW)) == 1 + UNLISTED
+    assert len(as_data(picture, NOW, Expectations())["mirrors"]) == UNLISTED  # type: ignore[arg-type]
+
+
+def test_a_level_that_no_mirror_writes_takes_no_memory() -> None:
+    picture, chain = Picture(), Chain("x")
+    ack = replace(chain.ack("alpha", 0), note="x" * ACK_LIMIT)
+    picture.absorb(absorbed(f"alpha/{chain.repository}", to_json(ack)))
+    assert not picture.acks
+
+
+def absorbed(key: str, value: bytes) -> Record:
+    return Record(topic=ACKS, partition=0, offset=0, key=key, value=value, headers={}, time=NOW)

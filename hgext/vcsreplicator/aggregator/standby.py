@@ -138,7 +138,7 @@ def wait_for_turn(
 def _read_services(log: Log, stop: threading.Event) -> Table:
     """Read the aggregators' reports; there are none in a log of an older release, or without the right to read them."""
     try:
-        return read_table(log, SERVICES, stop=stop, keep=lambda topic, key: key.startswith(AGGREGATOR_KEY))
+        return read_table(log, SERVICES, stop=stop, keep=lambda record: (record.key or "").startswith(AGGREGATOR_KEY))
     except (BadConfig, NotAuthorized):
         return Table(records={}, positions={})
 

@@ -210,7 +210,7 @@ class ActJournal:
             return
         known = dict[str, ActRecord]()
         for (_, key), record in read_table(
-            self._log, NOTIFIER, keep=lambda _, key: key.startswith(_KEY)
+            self._log, NOTIFIER, keep=lambda record: (record.key or "").startswith(_KEY)
         ).records.items():
             try:
                 act = read_storable(ActRecord, record.value or b"")

@@ -53,9 +53,9 @@ def read_table(
     log: Log,
     *topics: str,
     stop: threading.Event | None = None,
-    keep: Callable[[str, str], bool] = lambda topic, key: True,
+    keep: Callable[[Record], bool] = lambda record: True,
 ) -> Table:
-    """Read compacted topics whole; hold only the records whose topic and key `keep` wants.
+    """Read compacted topics whole; hold only the records that `keep` wants, which are the newest of their keys.
 
     A key whose newest record is a tombstone is absent, and so are records without a key. Records of different topics or partitions
     have no order.
@@ -63,10 +63,10 @@ def read_table(
     newest: dict[tuple[str, str], Record] = {}
     with closing(log.reader(find_beginnings(log, *topics))) as reader:
         for record in read_on(log, reader, stop=stop):
-            if record.key is None or not keep(record.topic, record.key):
+            if record.key is None:
                 continue
             newest.pop((record.topic, record.key), None)
-            if record.value is not None:
+            if record.value is not None and keep(record):
                 newest[record.topic, record.key] = record
         return Table(records=newest, positions=reader.positions())
 

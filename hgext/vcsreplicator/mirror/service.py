@@ -23,7 +23,7 @@ from ..log.ownership import name_user
 from ..log.table import ReadStopped, Table, read_table
 from ..words.clock import SystemClock
 from ..words.errors import BadConfig, Expired, Unavailable
-from ..words.records import AGGREGATOR, Ack, AggregatorHeartbeat
+from ..words.records import ACK_LIMIT, AGGREGATOR, HEARTBEAT_LIMIT, Ack, AggregatorHeartbeat
 from ..words.retry import FAILOVER
 from ..words.roster import KEY as ROSTER_KEY
 from ..words.roster import Roster
@@ -120,10 +120,15 @@ def _refuse_master_root(settings: MirrorSettings) -> None:
 
 
 def _read_log(log: Log, mirror: str, stop: threading.Event) -> Table | None:
-    """Read this mirror's acks and heartbeat, states and the newest roster; None if stopped."""
+    """Read this mirror's acks and heartbeat, states and the newest roster; None if stopped.
 
-    def keep(topic: str, key: str) -> bool:
-        return topic != ACKS or key.partition("/")[0] == mirror
+    Acks in its name that are larger than it writes are of others: the memory of a start would not last for many.
+    """
+
+    def keep(record: Record) -> bool:
+        name, _, repository = (record.key or "").partition("/")
+        size = len(record.value or b"")
+        return record.topic != ACKS or (name == mirror and size <= (ACK_LIMIT if repository else HEARTBEAT_LIMIT))
 
     # Only the newest state of each repository: an older one may name a path that this mirror does not carry.
     read = partial(_ask_until_available, stop, partial(read_table, log, ACKS, ROSTER, STATE, stop=stop, keep=keep))

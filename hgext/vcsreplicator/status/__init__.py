@@ -5,6 +5,7 @@ It holds the roster, repositories, mirrors, services and their lag.
 """
 
 import difflib
+import heapq
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,9 @@ from ..log import ACKS, ROSTER, SERVICES, STATE, Record, TopicComparison
 from ..words import roster as rosters
 from ..words.errors import MalformedEvent, Refused
 from ..words.records import (
+    ACK_LIMIT,
     AGGREGATOR,
+    HEARTBEAT_LIMIT,
     Ack,
     AggregatorHeartbeat,
     Lag,
@@ -23,13 +26,16 @@ from ..words.records import (
     ServiceReport,
     measure_lag,
 )
-from ..words.shape import from_json
+from ..words.shape import MAX_TEXT, from_json
 
 # The states of mirrors that should be alive.
 ALIVE = (rosters.MirrorState.JOINING, rosters.MirrorState.ACTIVE)
 
 # Seconds without progress after which a finding says so.
 SILENT = 60.0
+
+# Mirrors of no roster whose lags are measured: who may write `acks` can invent any number.
+UNLISTED = 10
 
 # A mirror's lags, with their repositories.
 MirrorLags = list[tuple[RepositoryState, Lag]]
@@ -103,9 +109,9 @@ class Picture:
             _put_record(self.states, key, RepositoryState, value)
         elif topic == ACKS and "/" in key:
             mirror, _, repository = key.partition("/")
-            _put_record(self.acks, (sys.intern(mirror), sys.intern(repository)), Ack, value)
+            _put_record(self.acks, (sys.intern(mirror), sys.intern(repository)), Ack, value, ACK_LIMIT)
         elif topic == ACKS:
-            _put_record(self.heartbeats, key, MirrorHeartbeat, value)
+            _put_record(self.heartbeats, key, MirrorHeartbeat, value, HEARTBEAT_LIMIT)
 
     def gone(self, now: float) -> set[str]:
         """Return the names of the mirrors that were removed and do not run.
@@ -208,10 +214,12 @@ class Picture:
     def measure_all_lags(self, now: float) -> dict[str, MirrorLags]:
         """Measure the lags of all mirrors, by name.
 
-        They are those of the roster, and those that sent a heartbeat, but not those that are `gone`. Costs what has changed
-        since the last time.
+        They are those of the roster, and UNLISTED others that sent a heartbeat, but not those that are `gone`. Costs what has
+        changed since the last time.
         """
-        names = ({mirror.name for mirror in self.roster.mirrors} | self.heartbeats.keys()) - self.gone(now)
+        listed = {mirror.name for mirror in self.roster.mirrors}
+        others = heapq.nsmallest(UNLISTED, self.heartbeats.keys() - listed)
+        names = listed.union(others) - self.gone(now)
         if self._lags is None or self._lags.keys() != names:
             self._lags = {name: dict(self._find_lags(name, self.states)) for name in names}
         elif self._touched:
@@ -299,9 +307,9 @@ def count_unapplied(lags: MirrorLags) -> int:
     return sum(lag.unapplied for _, lag in lags)
 
 
-def _put_record(table: dict[Any, Any], key: object, kind: type, value: bytes | None) -> None:
+def _put_record(table: dict[Any, Any], key: object, kind: type, value: bytes | None, limit: int = MAX_TEXT) -> None:
     if value:
-        table[key] = from_json(kind, value)
+        table[key] = from_json(kind, value, limit=limit)
     else:
         table.pop(key, None)
 

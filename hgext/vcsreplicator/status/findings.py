@@ -394,7 +394,7 @@ def as_data(picture: Picture, now: float, expected: Expectations, here: Sequence
         "mirrors": [
             {"name": name, "beat": plain(beat), "behind": count_unapplied(lags[name])}
             for name, beat in sorted(picture.heartbeats.items())
-            if name not in gone
+            if name in lags
         ],
         "repositories": [plain(state) for state in sorted(picture.states.values(), key=lambda state: state.path)],
         "detached": [plain(ack) for ack in picture.detached() if ack.mirror not in gone],
