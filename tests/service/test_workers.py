@@ -332,6 +332,14 @@ def test_a_request_that_raises_is_a_500_and_the_log_has_the_reason(url: str) -> 
     )
 
 
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+def test_a_request_that_names_no_length_of_its_body_is_answered(url: str, method: str) -> None:
+    where = urlsplit(url)
+    with socket.create_connection((where.hostname or "", where.port or 0), timeout=PATIENCE) as client:
+        client.sendall(f"{method} {where.path}?style=raw HTTP/1.0\r\n\r\n".encode())
+        assert client.makefile("rb").read().startswith(b"HTTP/1.0 200 ")
+
+
 def test_a_worker_whose_answer_the_server_did_not_read_ends_without_a_traceback() -> None:
     ours, theirs = socket.socketpair()
     theirs.sendall(b"an answer")

@@ -112,7 +112,9 @@ class Workers:
             for kind, content in worker.ask(environ):
                 if kind == HEAD:
                     is_begun = True
-                    start_response(*json.loads(content))
+                    status, headers = json.loads(content)
+                    # hgweb closes the connection if no length of a body is known; waitress takes that for a mistake of ours.
+                    start_response(status, [each for each in headers if each[0].lower() != "connection"])
                 else:
                     yield content
         except _Left as problem:
