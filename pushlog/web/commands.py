@@ -39,6 +39,7 @@ def register() -> None:
     bounds.register()
     seams.wrap("mercurial.hgweb.hgweb_mod_inner", "cspvalues", policy.values)
     seams.wrap("mercurial.hgweb.hgwebdir_mod_inner", "cspvalues", policy.values)
+    seams.wrap("mercurial.hgweb.request", "wsgiresponse.sendresponse", policy.send)
     seams.wrap("mercurial.hgweb.hgweb_mod_inner", "requestcontext.templater", templater)
     seams.wrap("mercurial.hgweb.hgweb_mod_inner", "hgweb.run_wsgi", waiting.answer_again)
     seams.wrap("mercurial.hgweb.hgwebdir_mod_inner", "hgwebdir.templater", index_templater)

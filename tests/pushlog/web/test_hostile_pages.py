@@ -121,6 +121,13 @@ def test_answers_for_programs_have_the_policy_and_their_entity_tag(hostile, path
     assert site.get(path, if_none_match=headers["ETag"])[0] == 304
 
 
+@pytest.mark.parametrize("path", ["/raw-file/0/{}", "/shortlog", "/static/mercurial.js"])
+def test_no_browser_takes_a_file_of_a_pusher_for_a_script(hostile, path):
+    site, names = hostile
+    _status, headers, _body = site.get(path.format(names["top"]))
+    assert headers["X-Content-Type-Options"] == "nosniff"
+
+
 @pytest.mark.parametrize(("setting", "header"), [("csp =", None), ("csp = default-src 'self'", "default-src 'self'")])
 def test_an_operator_s_policy_counts_and_so_does_none(root, setting, header):
     _status, headers, _body = Site(root / "golden", f"[web]\n{setting}\n").get("/shortlog")
