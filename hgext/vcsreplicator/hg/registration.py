@@ -131,12 +131,17 @@ def _guard_changegroups() -> None:
 
 
 def reposetup(ui: Ui, repo: localrepository) -> None:
-    """Set up a master's or a mirror's repository, or refuse what cannot be guarded."""
+    """Set up a master's or a mirror's repository, or refuse what cannot be guarded.
+
+    An archive leaves out subrepositories: Mercurial takes them from disk, whole, and fetches what it does not find there, from an
+    address that a pusher chose. An account could ask for that in an hgrc, trusted or not.
+    """
     if not repo.local():
         return
     _setup.check(repo)
     _check_pushlog(repo.ui)
     settings.take_posted_arguments(repo.ui)
+    repo.ui.setconfig(b"web", b"archivesubrepos", False, b"vcsreplicator")
     if settings.role(repo.ui) == "mirror":
         # Not at load time: most processes are a master's, and each push would pay for it.
         _setup.run(_install_guards)

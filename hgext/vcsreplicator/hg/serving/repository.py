@@ -32,15 +32,11 @@ OVERRIDDEN = ("__len__", "branchmap", "cancopy", "file", "heads", "pushkey", "ro
 
 
 def reposetup(repo: localrepository) -> None:
-    """Hold the present release, follow its settings, refuse all that would write.
-
-    An archive leaves out subrepositories: Mercurial takes them from disk, whole, and pulls what it does not find there.
-    """
+    """Hold the present release, follow its settings, refuse all that would write."""
     unfiltered = repo.unfiltered()
     hold_release(unfiltered)
     caches.keep_in_place(unfiltered)
     following.follow_master(unfiltered)
-    repo.ui.setconfig(b"web", b"archivesubrepos", False, b"vcsreplicator")
     unfiltered.__class__ = type("readonlymirror", (_ReadOnlyMirror, unfiltered.__class__), {})
 
 
