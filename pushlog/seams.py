@@ -29,6 +29,7 @@ from . import versions
 # Module of Mercurial 7.2 → function → its parameters in order; "..." ends a list that may go on. `versions` says where an older
 # Mercurial has it.
 SEAMS = {
+    "hgext.largefiles.lfutil": {"storepath": "repo hash forcelocal"},
     "mercurial.archival": {"zipit.addfile": "self name mode islink data"},
     "mercurial.bookmarks": {"_getbkfile": "repo"},
     "mercurial.bundle2": {
@@ -73,6 +74,7 @@ SEAMS = {
         "filectx": "repo req",
     },
     "mercurial.localrepo": {
+        "afterhgrcload": "ui wdirvfs hgvfs requirements",
         "createrepository": "ui path createopts requirements",
         "localpeer.local": "self",
         "localrepository.__getitem__": "self changeid",

@@ -33,6 +33,10 @@ def set_up(repo: localrepository, settings: ExtensionSettings) -> None:
 
     Raises Abort for a mirror's: as a master's it would show what is not released.
     """
+    if seams.find_extension(b"largefiles"):
+        from .master import formats
+
+        formats.guard_names()
     folder = os.path.dirname(os.fsdecode(repo.sharedpath))
     path = settings.wire_path(folder)
     if path is None:

@@ -110,7 +110,7 @@ A strip takes away what it keeps, and adds it again: that is not new, though the
   $ hg -R standins commit -qAm standin standins/.hglf/x
   $ hg -R standins push -qf ssh://user@dummy/$TESTTMP/repos/strip
   $ hgm -R repos/strip --config extensions.strip= --config extensions.largefiles= strip -q --no-backup -r 'desc(gone)'
-  $ hgm -R repos/strip log -T '{desc}\n' -r 'desc(standin)'
+  $ hgm -R repos/strip --config extensions.largefiles= log -T '{desc}\n' -r 'desc(standin)'
   standin
 
 A repository without a store, as Mercurial made them before 0.9.2: the relay would not find its events.

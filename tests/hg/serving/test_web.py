@@ -34,8 +34,8 @@ for line in sys.stdin:
     path, _, query = line.strip().partition("?")
     environ = {"PATH_INFO": path, "QUERY_STRING": query or "style=raw", "REMOTE_ADDR": "127.0.0.1"}
     setup_testing_defaults(environ)
-    answer = []
-    body = b"".join(web(environ, lambda status, headers, failure=None: answer.append((status, headers))))
+    answer, written = [], []
+    body = b"".join(web(environ, lambda status, headers, failure=None: answer.append((status, headers)) or written.append))
     status, headers = answer[-1]
     shown = dict(headers)["Content-Type"] if "show=type" in query else sorted(body.decode().split())
     print(status.split()[0], shown, flush=True)
@@ -283,6 +283,52 @@ def test_a_file_that_a_link_in_a_repository_names_is_not_given_away(
     (root / "known/.hg" / link).symlink_to(root / target)
     # A stream has begun before the file is opened: then the connection is closed.
     assert not ask(f"/known?{query}").startswith("200 ")
+
+
+@pytest.mark.usefixtures("mirror")
+def test_an_archive_of_a_master_fetches_no_subrepository(ask: Ask, root: Path) -> None:
+    def run(where: str, *arguments: str) -> None:
+        plain = {**os.environ, "HGRCPATH": "", "HGUSER": "dana"}
+        subprocess.run([shared_hg(), *arguments], cwd=root / where, check=True, env=plain)
+
+    (root / "known/.hgsub").write_text(f"inner = {root}/elsewhere\n")
+    run(".", "init", "known/inner")
+    (root / "known/inner/file").write_text("private\n")
+    run("known/inner", "commit", "-qAm", "private")
+    run("known", "commit", "-qAm", "public")
+    (root / "known/inner").rename(root / "elsewhere")
+    (root / "known/.hg/hgrc").write_text("[web]\narchivesubrepos = yes\nallow-archive = zip\n")
+    assert ask("/known/archive/tip.zip").startswith("200 ")
+    assert not (root / "known/inner").exists()
+
+
+@pytest.fixture
+def large(tmp_path: Path, root: Path) -> Path:
+    """A repository with a folder of large files."""
+    (tmp_path / "key").write_text("password\n")
+    (root / "known/.hg/largefiles").mkdir()
+    (root / "known/.hg/largefiles" / ("a" * 40)).write_text("large\n")
+    return root / "known/.hg"
+
+
+@pytest.mark.usefixtures("large", "with_large_files")
+def test_large_files_are_named_by_their_hashes_alone(ask: Ask) -> None:
+    assert ask(f"/known?cmd=getlfile&sha={'a' * 40}") == "200 ['6', 'large']"
+    assert "password" not in ask("/known?cmd=getlfile&sha=../../../../key")
+
+
+@pytest.fixture
+def with_large_files(mirror: Author, tmp_path: Path) -> None:
+    """The configuration of a master that loads largefiles."""
+    with (tmp_path / "hgrc").open("a") as hgrc:
+        hgrc.write("[extensions]\nlargefiles =\n")
+
+
+def test_a_repository_names_no_extension_that_a_server_loads(ask: Ask, large: Path) -> None:
+    with (large / "requires").open("a") as requires:
+        requires.write("largefiles\n")
+    assert ask(f"/known?cmd=getlfile&sha={'a' * 40}").startswith("500 ")
+    assert "requires features unknown to this Mercurial: largefiles" in (large.parents[2] / "log").read_text()
 
 
 @pytest.mark.timeout(30)

@@ -7,12 +7,15 @@ refused before they do: otherwise it would make the repository refuse all others
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mercurial import error
 from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
+from mercurial.utils import stringutil
 
 from pushlog import seams, versions
 
@@ -58,6 +61,18 @@ def _refuse_requirements(requirements: Collection[bytes], *, uses: str, has: str
         raise _make_refusal(
             f"{has} a format from before Mercurial 0.9.2", convert=b"re-create it with 'hg clone --pull'"
         )
+
+
+@functools.cache
+def guard_names() -> None:
+    """Have largefiles find its files by hashes alone: a client's name could lead to any file of the server."""
+    seams.wrap("hgext.largefiles.lfutil", "storepath", _find_large_file)
+
+
+def _find_large_file(orig: Callable[..., bytes], repo: localrepository, hash: bytes, *rest: Any, **named: Any) -> bytes:
+    if not re.fullmatch(rb"[0-9a-f]{40}", hash):
+        raise error.Abort(b"expected the hash of a large file, got %s" % stringutil.pprint(hash[:80]))
+    return orig(repo, hash, *rest, **named)
 
 
 def guard_content(repo: localrepository) -> None:

@@ -3,7 +3,7 @@
 
 Mercurial trusts an hgrc for its owner: that user wrote it. In a folder that a group may write, each account of the group can give
 the name to another user's file, or to a link, and to a file of the store that it may write, or had others write for it. Only a
-file of root's in the folder itself cannot be made so.
+file of root's in the folder itself cannot be made so. Nor does the file `requires` load an extension.
 
 A group with the name of the owner and without members is the owner's alone, as Debian makes one for each user: an account's own
 clone counts as before, with any umask. Services have no clone of their own, so for them each group counts as others.
@@ -21,6 +21,7 @@ from typing import Any
 from mercurial import error
 
 from pushlog import seams
+from pushlog.store.opening import open_regular
 
 # The attribute of a trusted file that is read, and of its settings: the ui that trusts it.
 _TRUSTING = "_vcsreplicator_trusting"
@@ -44,6 +45,7 @@ def install(*, is_service: bool = False) -> None:
 def _wrap() -> None:
     seams.wrap("mercurial.ui", "ui._trusted", _trust)
     seams.wrap("mercurial.config", "config.read", _read_settings)
+    seams.wrap("mercurial.localrepo", "afterhgrcload", _load_no_extension)
 
 
 def _trust(orig: Any, self: Any, fp: Any, f: bytes) -> bool:
@@ -63,13 +65,15 @@ def _read_settings(orig: Any, self: Any, path: bytes, fp: Any = None, *rest: Any
     if ui is None:
         setattr(self, _TRUSTING, getattr(fp, _TRUSTING, None))
         return orig(self, path, fp, *rest, **named)
-    from pushlog.store.appendfile import open_regular  # no push needs it at once
-
     with fp or open(path, "rb", opener=open_regular) as included:
         is_of_root = os.fstat(included.fileno()).st_uid == 0 and _is_of_owner(included.fileno(), path)
         if not (is_of_root or ui._trusted(included, path)):
             raise error.ConfigError(b"an hgrc of a repository includes this file, which is not trusted", path)
         return orig(self, path, included, *rest, **named)
+
+
+def _load_no_extension(*_arguments: Any) -> None:
+    """Load no extension for a repository's file `requires`, which accounts may write: Mercurial refuses the repository."""
 
 
 def _is_of_owner(file: int, path: bytes) -> bool:
