@@ -20,8 +20,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import structlog
 from prometheus_client import Gauge
 
-from hgext.vcsreplicator.log import Log
+from hgext.vcsreplicator.log import SERVICES, Log
 from hgext.vcsreplicator.log.standby import Presence, name_process
+from hgext.vcsreplicator.log.turns import BEAT, Turns
 from hgext.vcsreplicator.words.clock import Clock, SystemClock
 from hgext.vcsreplicator.words.errors import BadConfig, Fenced, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.records import NOTIFIER_KEY
@@ -34,7 +35,6 @@ from .decoding import NoticeDecoder
 from .position import StoredPosition
 from .requests import SharedRequests
 from .settings import DEFAULT_STATE, NotifierSettings
-from .turns import BEAT, Turns
 
 # Seconds that readiness waits for the first attempt to connect of each destination.
 STARTED_WITHIN = 5.0
@@ -76,7 +76,14 @@ def run(
         presence = Presence(log, f"{NOTIFIER_KEY}{host}", instance, clock)
         held.enter_context(presence)
         turns = Turns(
-            log, set(settings.destinations), instance, patience=settings.takeover_after, stop=stop, clock=clock
+            log,
+            set(settings.destinations),
+            instance,
+            topic=SERVICES,
+            kind=NOTIFIER_KEY,
+            patience=settings.takeover_after,
+            stop=stop,
+            clock=clock,
         )
         held.callback(turns.close)
         _run_couriers(settings, log, turns, presence, clock, stop=stop, ready=ready)

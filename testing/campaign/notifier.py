@@ -10,8 +10,9 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from hgext.vcsreplicator.log import Log
+from hgext.vcsreplicator.log import SERVICES, Log
 from hgext.vcsreplicator.log.standby import POLL, Presence
+from hgext.vcsreplicator.log.turns import BEAT, Turns
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Fenced, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.records import NOTIFIER_KEY
@@ -25,7 +26,6 @@ from notifier.publishing.decoding import NoticeDecoder
 from notifier.publishing.position import StoredPosition
 from notifier.publishing.requests import SharedRequests
 from notifier.publishing.settings import NotifierSettings
-from notifier.publishing.turns import BEAT, Turns
 from testing.campaign.history import Kind, Seen
 from testing.campaign.log import Call
 from testing.campaign.process import Process
@@ -124,7 +124,16 @@ class Notifier(Process):
             for name, receiver in receivers.items()
         }
         instance = f"{self.name} {self.life}"
-        self._turns = Turns(self.log, set(receivers), instance, patience=2.0, stop=self.stop, clock=self.clock)
+        self._turns = Turns(
+            self.log,
+            set(receivers),
+            instance,
+            topic=SERVICES,
+            kind=NOTIFIER_KEY,
+            patience=2.0,
+            stop=self.stop,
+            clock=self.clock,
+        )
         self._presence = Presence(self.log, f"{NOTIFIER_KEY}{self.name}", instance, self.clock)
         self._reported_at = float("-inf")
         self._at_work: list[str] = []

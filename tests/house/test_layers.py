@@ -20,7 +20,7 @@ OURS = "hgext.vcsreplicator"
 ORDER = {
     OURS: "words < log < keys < outbox, status, aggregator < relay, mirror < hg < service, config < dashboard, demo < cli",
     f"{OURS}.log": "aside, blob_retries, names, ownership, reports, requests, table "
-    "< blobs, kafka, owned, sqlite, standby < opening",
+    "< blobs, kafka, owned, sqlite, standby < opening, turns",
     f"{OURS}.keys": "seal < pairs < signed",
     f"{OURS}.mirror": "checkpoint, comparison, forking, metrics, notes, nursery, seals, settings, sources, writer "
     "< namesake, plan, task < copies, mounts, pool < supervision < service < jobs",
@@ -42,7 +42,7 @@ ORDER = {
     "notifier.clients": "authorities, database, lines, secret < amqp, http",
     "notifier.services": "edge, decode, poll, work, guardian",
     "notifier.destinations": "state < jsonlines, pulse, sns, webhook, hgpush < decode",
-    "notifier.publishing": "condition, decoding, position, requests, settings, turns < reading < orders < courier < publisher",
+    "notifier.publishing": "condition, decoding, position, requests, settings < reading < orders < courier < publisher",
 }
 
 # A library → the only modules that import it. Loading it costs each process 60 ms and more.

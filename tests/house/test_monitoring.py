@@ -89,7 +89,10 @@ FIRING = {
     "VcsreplicatorPollFails": {"vcsreplicator_poll_failing_repositories": "1+0x90"},
     "VcsreplicatorPolledRepositoryReplaced": {"vcsreplicator_poll_replaced_repositories": "1+0x90"},
     "VcsreplicatorDeadLetters": {"vcsreplicator_work_dead_messages_total": "0+0x40 1+0x40"},
-    "VcsreplicatorGuardianLate": {"vcsreplicator_guardian_last_round_timestamp_seconds": "0+0x90"},
+    "VcsreplicatorGuardianLate": {
+        "vcsreplicator_guardian_last_round_timestamp_seconds": "0+0x90",
+        "vcsreplicator_guardian_active": "1+0x90",
+    },
     "VcsreplicatorGuardianMails": {"vcsreplicator_guardian_waiting_reports": "1+0x90"},
     "VcsreplicatorGuardianMailsRefused": {"vcsreplicator_guardian_refused_mails_total": "0+0x40 1+0x40"},
 }
@@ -150,6 +153,9 @@ HEALTHY = {
     "vcsreplicator_poll_replaced_repositories": "0+0x90",
     "vcsreplicator_work_dead_messages_total": "3+0x90",
     "vcsreplicator_guardian_last_round_timestamp_seconds": "0+60x29 0 0 1860+60x57",
+    "vcsreplicator_guardian_active": "1+0x90",
+    'vcsreplicator_guardian_last_round_timestamp_seconds{instance="standby"}': "0+0x90",
+    'vcsreplicator_guardian_active{instance="standby"}': "0+0x90",
     "vcsreplicator_guardian_waiting_reports": "0+0x90",
     "vcsreplicator_guardian_refused_mails_total": "1+0x90",
     "vcsreplicator_guardian_lost_reports_total": "1+0x90",

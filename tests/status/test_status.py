@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hgext.vcsreplicator import status
-from hgext.vcsreplicator.log import ACKS, NOTICES, ROSTER, SERVICES, STATE, NewRecord, topics
+from hgext.vcsreplicator.log import ACKS, NOTICES, ROSTER, SERVICES, STATE, WATCHES, NewRecord, topics
 from hgext.vcsreplicator.log.reports import INTERVAL
 from hgext.vcsreplicator.status.findings import Expectations, findings
 from hgext.vcsreplicator.status.follower import Follower, look_at_destinations
@@ -279,12 +279,14 @@ def test_a_destination_that_stops_reporting_is_critical_since_then(
     assert installation.found(destinations=()) == [], "one that the configuration does not name may stop"
 
 
-@pytest.mark.parametrize("kind", ["aggregator", "notifier"])
+@pytest.mark.parametrize("kind", ["aggregator", "notifier", "guardian", "poll"])
 def test_a_process_that_no_longer_stands_by_is_named(installation: Installation, kind: str) -> None:
     def report(host: str, *works: str) -> None:
         is_standby = not works
         made = ServiceReport(time=installation.clock.now(), version="1", is_standby=is_standby, works=works)
-        installation.write(SERVICES, f"{kind} {host}", made)
+        installation.write(topic, f"{kind} {host}", made)
+
+    topic = WATCHES if kind in ("guardian", "poll") else SERVICES
 
     installation.ack(3)
     report("first", "lines")
@@ -298,8 +300,30 @@ def test_a_process_that_no_longer_stands_by_is_named(installation: Installation,
     assert text.endswith(f"UTC and does not stand by; start it there: systemctl start vcsreplicator-{kind}")
     titles = [line.title for line in list_services(installation.picture(), None)]
     assert {f"{kind} first (active)", f"{kind} spare (standby)"} <= set(titles)
-    installation.log.append([NewRecord(topic=SERVICES, key=f"{kind} spare", value=None)])
+    installation.log.append([NewRecord(topic=topic, key=f"{kind} spare", value=None)])
     assert installation.found() == []
+
+
+def test_a_guardian_that_none_replaced_is_critical(installation: Installation) -> None:
+    installation.ack(3)
+    for name in ("one", "other"):
+        report = ServiceReport(time=installation.clock.now(), version="1", works=(name,))
+        installation.write(WATCHES, f"guardian host {name}", report)
+    installation.clock.advance(61.0)
+    installation.write(WATCHES, "guardian host other", report)
+    [(level, text)] = installation.found()
+    assert level == 2
+    assert text.startswith("the guardian on host one has sent no heartbeat for 61 s, since ")
+    assert text.endswith("and no other works in its place; start it there: systemctl start vcsreplicator-guardian")
+
+
+def test_records_of_watches_that_are_no_reports_are_passed_over(installation: Installation) -> None:
+    installation.ack(3)
+    report = ServiceReport(time=installation.clock.now(), version="1")
+    for key in ("relay master", "guardian/broker:5672/%2F/round"):
+        installation.write(WATCHES, key, report)
+    installation.clock.advance(600.0)
+    assert not installation.picture().reports.keys() & {"relay master", "guardian/broker:5672/%2F/round"}
 
 
 def test_a_notifier_without_a_standby_is_missed_through_its_destinations(installation: Installation) -> None:

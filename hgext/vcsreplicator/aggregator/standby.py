@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import structlog
 
 from ..log import SERVICES, Log, Record
-from ..log.standby import Presence, Rival, Sign, StandbyReader, is_gone, name_process
+from ..log.standby import Presence, Rival, Sign, StandbyReader, is_gone, name_process, only_once
 from ..log.table import ReadStopped, Table, read_table
 from ..words.clock import Clock, SystemClock
 from ..words.errors import BadConfig, Expired, Fenced, NotAuthorized, Unavailable
@@ -46,7 +46,7 @@ def run(
     `loop.run` does.
     """
     clock, instance, is_fenced = clock or SystemClock(), instance or name_process(), False
-    announce = _only_once(ready)
+    announce = only_once(ready)
     ACTIVE.set(0)
     with Presence(log, f"{AGGREGATOR_KEY}{host}", instance, clock) as presence:
 
@@ -184,14 +184,3 @@ def _may_work(beat: AggregatorHeartbeat) -> bool:
     One of an earlier release, which does not say who it is, is fenced at once, as it always was.
     """
     return beat.instance is not None and not beat.ended and not is_gone(beat.instance)
-
-
-def _only_once(ready: Callable[[], None]) -> Callable[[], None]:
-    called = threading.Event()
-
-    def announce() -> None:
-        if not called.is_set():
-            called.set()
-            ready()
-
-    return announce

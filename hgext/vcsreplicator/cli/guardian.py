@@ -105,10 +105,15 @@ def _describe_rights(client: Any) -> str:
 @click.option("--dry-run", is_flag=True, help="Send, delete and record nothing; only print what would be done.")
 @with_config
 def watch(config: Config, once: bool, dry_run: bool) -> None:
-    """Warn owners of growing queues, and delete those beyond the limit."""
-    from notifier.services.guardian.watching import QueueWatch, run
+    """Warn owners of growing queues, and delete those beyond the limit.
+
+    While another guardian watches, it stands by, and takes over once that one ends or is silent. With --once it watches
+    in place of the other, which stands by then.
+    """
+    from notifier.services.guardian.watching import QueueWatch, check_secret, run
 
     settings = _read_settings(config)
+    check_secret(settings, config.file)
     if not once:
         run_daemon(config, "guardian", functools.partial(run, file=config.file), settings, has_log=not dry_run)
     configure_logging("guardian")

@@ -123,8 +123,9 @@ class Presence:
     host the log has the report of either.
     """
 
-    def __init__(self, log: Log, key: str, instance: str, clock: Clock) -> None:
+    def __init__(self, log: Log, key: str, instance: str, clock: Clock, *, topic: str = SERVICES) -> None:
         self._log, self._key, self._instance, self._clock, self._interval = log, key, instance, clock, INTERVAL
+        self._topic = topic
         self._works: tuple[str, ...] = ()
         self._ended, self._changed = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="reports", daemon=True)
@@ -171,11 +172,23 @@ class Presence:
         )
 
     def _append(self, *values: bytes | None) -> None:
-        records = [NewRecord(topic=SERVICES, key=self._key, value=value) for value in values]
+        records = [NewRecord(topic=self._topic, key=self._key, value=value) for value in values]
         try:
             self._log.append(records, timeout=TIMEOUT)
         except ReplicationError as error:
             logger.warning("report not written", reason=str(error))
+
+
+def only_once(ready: Callable[[], None]) -> Callable[[], None]:
+    """Return a function that calls `ready` the first time only."""
+    called = threading.Event()
+
+    def announce() -> None:
+        if not called.is_set():
+            called.set()
+            ready()
+
+    return announce
 
 
 def name_process() -> str:

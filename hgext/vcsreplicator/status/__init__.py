@@ -11,13 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..log import ACKS, ROSTER, SERVICES, STATE, Record, TopicComparison
+from ..log import ACKS, ROSTER, SERVICES, STATE, WATCHES, Record, TopicComparison
 from ..words import roster as rosters
 from ..words.errors import MalformedEvent, Refused
 from ..words.records import (
     ACK_LIMIT,
     AGGREGATOR,
     HEARTBEAT_LIMIT,
+    STANDBY_KEYS,
     Ack,
     AggregatorHeartbeat,
     Lag,
@@ -83,7 +84,7 @@ class Picture:
             self.changed = record.time
         if record.topic == SERVICES and record.offset == 0:
             self.services_since = record.time
-        if record.key is None:
+        if record.key is None or (record.topic == WATCHES and not record.key.startswith(STANDBY_KEYS)):
             return
         try:
             self._absorb_record(record.topic, record.key, record.value)
@@ -91,7 +92,7 @@ class Picture:
                 self._note_change(record.topic, record.key)
             if record.topic == STATE:
                 self.moved[record.key] = record.time
-            if record.topic == SERVICES:
+            if record.topic in (SERVICES, WATCHES):
                 self.heard[record.key] = record.offset, record.time
             elif (record.topic == ACKS and record.value) or (record.topic == STATE and record.key == AGGREGATOR):
                 self.heard[record.key.partition("/")[0]] = record.offset, record.time
@@ -103,7 +104,7 @@ class Picture:
             self.roster = from_json(rosters.Roster, value) if value else rosters.Roster()
         elif topic == STATE and key == AGGREGATOR:
             self.aggregator = from_json(AggregatorHeartbeat, value) if value else None
-        elif topic == SERVICES:
+        elif topic in (SERVICES, WATCHES):
             _put_record(self.reports, key, ServiceReport, value)
         elif topic == STATE:
             _put_record(self.states, key, RepositoryState, value)

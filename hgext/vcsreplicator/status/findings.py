@@ -8,11 +8,12 @@ from typing import Annotated
 from ..words.clock import DAY
 from ..words.records import (
     AGGREGATOR,
-    AGGREGATOR_KEY,
     DESTINATION_GROUP,
     DESTINATION_KEY,
-    NOTIFIER_KEY,
+    GUARDIAN_KEY,
+    POLL_KEY,
     RELAY_KEY,
+    STANDBY_KEYS,
     VERIFY_KEY,
     ServiceReport,
     ServiceTrouble,
@@ -175,7 +176,7 @@ def _find_reported(picture: Picture, now: float, wanted: Expectations) -> list[F
     for service in list_watched(picture, wanted):
         report, silence = picture.reports.get(service), _measure_silence(picture, service, now)
         if is_silent_service(silence, wanted):
-            if service.startswith((AGGREGATOR_KEY, NOTIFIER_KEY)):
+            if service.startswith(STANDBY_KEYS):
                 found += _find_lost_standby(picture, service, now, wanted)
             elif service.startswith(VERIFY_KEY):
                 found += _find_lost_verify(picture, service, now)
@@ -209,19 +210,22 @@ def _find_reported(picture: Picture, now: float, wanted: Expectations) -> list[F
 
 
 def _find_lost_standby(picture: Picture, service: str, now: float, wanted: Expectations) -> Iterator[Finding]:
-    """Find an aggregator or notifier that no longer stands by, while others work.
+    """Find a process that no longer stands by, while others work on all that it did, if it worked.
 
-    These work on all that it did, if it worked. At a stop it withdraws its report.
+    Of a guardian or a poller also find the last process: nothing else shows that none works. At a stop a process withdraws its
+    report.
     """
     kind, _, host = service.partition(" ")
     others = {name: report for name, report in picture.reports.items() if name.startswith(f"{kind} ")}
     running = [report for name, report in others.items() if not is_silent_service(picture.silence(name, now), wanted)]
     works = {each for report in running for each in report.works}
-    if running and picture.silence(service, now) < FORGOTTEN and works.issuperset(others[service].works):
+    is_replaced = bool(running) and works.issuperset(others[service].works)
+    if picture.silence(service, now) < FORGOTTEN and (is_replaced or service.startswith((GUARDIAN_KEY, POLL_KEY))):
         symptom = _describe_silence(picture.seen(service), now)
-        command = f"{START}{kind}"
-        text = f"the {kind} on {host} {symptom} and does not stand by; start it there: {command}"
-        yield Finding(level=Severity.WARNING, text=text, command=command, entry=DOWN)
+        command, then = f"{START}{kind}", "does not stand by" if is_replaced else "no other works in its place"
+        text = f"the {kind} on {host} {symptom} and {then}; start it there: {command}"
+        level = Severity.WARNING if is_replaced else Severity.CRITICAL
+        yield Finding(level=level, text=text, command=command, entry=DOWN)
 
 
 def _find_lost_verify(picture: Picture, service: str, now: float) -> Iterator[Finding]:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from itertools import islice
 
-from ..log import ACKS, ERRORS, NOTICES, ROSTER, SERVICES, STATE, Log, Record, topics
+from ..log import ACKS, ERRORS, NOTICES, ROSTER, SERVICES, STATE, WATCHES, Log, Record, topics
 from ..log.table import find_beginnings, read_on
 from ..words.clock import Clock, SystemClock
-from ..words.errors import BadConfig, Expired
+from ..words.errors import BadConfig, Expired, NotAuthorized
 from ..words.records import DESTINATION_GROUP, SUBMITTED_KEY, UNREAD, ErrorRecord
 from ..words.shape import try_json
 from . import SILENT, Picture
@@ -48,10 +48,10 @@ class Follower:
 
     def _open_reader(self) -> None:
         """Open a reader, then begin again; nothing changes if it cannot be opened."""
-        has_services = self._has_services()
-        names = (ROSTER, STATE, ACKS, SERVICES) if has_services else (ROSTER, STATE, ACKS)
-        self._reader = self._log.reader(find_beginnings(self._log, *names))
-        self.picture = Picture(has_services=has_services)
+        optional = [topic for topic in (SERVICES, WATCHES) if self._has_topic(topic)]
+        self._reader = self._log.reader(find_beginnings(self._log, ROSTER, STATE, ACKS, *optional))
+        self._missing = {SERVICES, WATCHES} - set(optional)
+        self.picture = Picture(has_services=SERVICES in optional)
         # The time of the newest record, when it came, and when the update before began.
         self._newest, self._came, self._updated = 0.0, self._clock.monotonic(), -math.inf
         self.newest_heartbeat = self.recent_report = 0.0
@@ -67,7 +67,7 @@ class Follower:
 
         It has nothing that the log has lost: after a loss this method rebuilds the picture. Raises Unavailable.
         """
-        if not self.picture.has_services and self._has_services():
+        if any(map(self._has_topic, self._missing)):
             self._begin_anew()
         try:
             return self._read_on()
@@ -80,11 +80,11 @@ class Follower:
         self._open_reader()
         former.close()
 
-    def _has_services(self) -> bool:
-        """Return whether the log has the topic; an older release did not create it."""
+    def _has_topic(self, topic: str) -> bool:
+        """Return whether the log has the topic for this user; an older release did not create it."""
         try:
-            self._log.partitions(SERVICES)
-        except BadConfig:
+            self._log.partitions(topic)
+        except (BadConfig, NotAuthorized):
             return False
         return True
 

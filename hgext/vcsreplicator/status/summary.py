@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 from ..words.records import (
     AGGREGATOR,
-    AGGREGATOR_KEY,
     DESTINATION_KEY,
-    NOTIFIER_KEY,
     RELAY_KEY,
+    STANDBY_KEYS,
     VERIFY_KEY,
     RoundProgress,
 )
@@ -48,10 +47,10 @@ class MirrorLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceLine:
-    """A relay, a destination, an aggregator or a notifier, by its key in `services`.
+    """A service by its key in `services` or `watches`.
 
-    `oldest` is when the first notice that it lacks was written, `seen` when it reported last; `standby` whether an aggregator or
-    notifier only stands by for others, None for other services.
+    `oldest` is when the first notice that it lacks was written, `seen` when it reported last; `standby` whether it only stands by
+    for others, None for a service that never does.
     """
 
     name: str
@@ -230,5 +229,5 @@ def list_services(picture: Picture, relay: str | None) -> Iterator[ServiceLine]:
             oldest=picture.oldest.get(destination),
             seen=picture.seen(name) if report else None,
             troubles=tuple(trouble.text for trouble in report.troubles) if report else (),
-            standby=report.is_standby if report and name.startswith((AGGREGATOR_KEY, NOTIFIER_KEY)) else None,
+            standby=report.is_standby if report and name.startswith(STANDBY_KEYS) else None,
         )

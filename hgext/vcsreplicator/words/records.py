@@ -23,9 +23,12 @@ UNSEALED_FORMAT = 2
 # The key of the aggregator's heartbeat in topic `state`.
 AGGREGATOR = "aggregator"
 
-# The beginnings of keys in topic `services`, before the source of a relay, the name of a destination, a host, and a mirror's name.
+# The beginnings of keys in topic `services`, before the source of a relay, the name of a destination, a host, and a mirror's name;
+# in topic `watches` before a host and what its process watches.
 RELAY_KEY, DESTINATION_KEY, AGGREGATOR_KEY, NOTIFIER_KEY = "relay ", "destination ", "aggregator ", "notifier "
-VERIFY_KEY = "verify "
+VERIFY_KEY, GUARDIAN_KEY, POLL_KEY = "verify ", "guardian ", "poll "
+# Those of services of which one process works, and others may stand by.
+STANDBY_KEYS = (AGGREGATOR_KEY, NOTIFIER_KEY, GUARDIAN_KEY, POLL_KEY)
 
 # The key of the newest promotion in topic `services`.
 MASTER_KEY = "master"
@@ -254,12 +257,13 @@ class RoundProgress:
 @extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceReport:
-    """The heartbeat of a relay, a destination, a process of an aggregator or notifier, or the `verify` of a mirror.
+    """The heartbeat of a relay, a destination, a process of a service with standbys, or the `verify` of a mirror.
 
-    Topic `services`, key `relay SOURCE`, `destination NAME`, `aggregator HOST`, `notifier HOST` or `verify MIRROR`. `count` is the
-    number of all troubles; `troubles` holds the first of them, urgent ones before others and older before newer. A relay says how
-    many `partitions` of `events` it writes to. A process, which `instance` names, says what it works on, such as the names of
-    destinations, and whether it only stands by for others.
+    Topic `services`, key `relay SOURCE`, `destination NAME`, `aggregator HOST`, `notifier HOST` or `verify MIRROR`; topic
+    `watches`, key `guardian HOST VIRTUAL-HOST` or `poll HOST SOURCE`. `count` is the number of all troubles; `troubles` holds the
+    first of them, urgent ones before others and older before newer. A relay says how many `partitions` of `events` it writes to. A
+    process, which `instance` names, says what it works on, such as the names of destinations, and whether it only stands by for
+    others.
     """
 
     time: Time

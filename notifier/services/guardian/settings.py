@@ -44,6 +44,7 @@ class GuardianSettings:
     warn_at: int = 2000
     limit: int = 8000
     delete: Deletion = Deletion.NO
+    takeover_after: Seconds = 10.0
 
     def __post_init__(self) -> None:
         if split_url(self.management_url, "http", "https") is None:
@@ -58,7 +59,7 @@ class GuardianSettings:
             if not ADDRESS.match(getattr(self, name)):
                 raise ValueError(f"{name}: expected a mail address, got {quote_value(getattr(self, name))}")
         absolute(self, "state")
-        within(self, every=(1, DAY), warn_at=(1, 10**9), limit=(2, 10**9))
+        within(self, every=(1, DAY), takeover_after=(0.01, 3600), warn_at=(1, 10**9), limit=(2, 10**9))
         if self.warn_at >= self.limit:
             raise ValueError(f"warn_at: expected less than limit ({self.limit}), got {self.warn_at}")
 

@@ -10,15 +10,18 @@ deletions whose outcome is unknown.
 import random
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
 import structlog
 from prometheus_client import Counter, Gauge
 
 from hgext.vcsreplicator.log import Log
+from hgext.vcsreplicator.log.owned import CHECK_EVERY
+from hgext.vcsreplicator.log.turns import work_in_turns
 from hgext.vcsreplicator.words.clock import Clock, SystemClock
 from hgext.vcsreplicator.words.errors import BadConfig, Refused, Rejected, Unavailable
+from hgext.vcsreplicator.words.records import GUARDIAN_KEY
 
 from ...delivery.window import RETRY
 from .broker import DeletionOutcome, delete_queue
@@ -35,6 +38,7 @@ COLUMNS = "name,messages,consumers,durable,auto_delete,exclusive,arguments,effec
 # Seconds after which a round begins no further mail: a mail server that is slow must not keep it from looking at queues.
 MAILING = 30.0
 
+ACTIVE = Gauge("vcsreplicator_guardian_active", "Whether this process watches (1) or stands by (0)")
 QUEUES = Gauge("vcsreplicator_guardian_queues", "Queues by state; a queue may be in several", ["state"])
 DELETED = Counter("vcsreplicator_guardian_deleted_queues", "Queues deleted beyond their limit")
 MAILED = Counter("vcsreplicator_guardian_mails", "Emails that the mail server accepted")
@@ -67,9 +71,6 @@ class QueueWatch:
     def __init__(self, settings: GuardianSettings, file: str, log: Log | None, clock: Clock | None = None) -> None:
         """Read the state, and fence other guardians; raises BadConfig or Unavailable."""
         self.settings, self._is_dry_run, self._clock = settings, log is None, clock or SystemClock()
-        if settings.smtp_password is not None:
-            # An operator must supply a secret that is missing at the start.
-            settings.smtp_password.read(f"{file}: guardian.smtp-password")
         self._management = Management(settings, file)
         self._clients = Clients(self._management, settings.vhost)
         self._mail = MailServer(settings)
@@ -238,19 +239,56 @@ def _measure(found: list[QueueFinding]) -> None:
         QUEUES.labels(state).set(len(names))
 
 
-def run(
-    settings: GuardianSettings, log: Log | None = None, *, file: str, stop: threading.Event, ready: Callable[[], None]
-) -> None:
-    """Watch until `stop` is set; a broker or log that is away is retried indefinitely.
+def check_secret(settings: GuardianSettings, file: str) -> None:
+    """Raise BadConfig for a secret that is missing at the start: an operator must supply it."""
+    if settings.smtp_password is not None:
+        settings.smtp_password.read(f"{file}: guardian.smtp-password")
 
-    Raises BadConfig only before the first complete round: later, a broker may refuse the guardian because it is being restored.
+
+def run(
+    settings: GuardianSettings,
+    log: Log | None = None,
+    *,
+    file: str,
+    stop: threading.Event,
+    ready: Callable[[], None],
+    instance: str | None = None,
+) -> None:
+    """Watch, or stand by for another guardian, until `stop` is set; a broker or log that is away is retried indefinitely.
+
+    Heartbeats name this guardian by `instance`, or else by its process. Raises BadConfig only before the first complete round:
+    later, a broker may refuse the guardian because it is being restored.
     """
-    with closing(QueueWatch(settings, file, log)) as watch:
-        keep_watching(watch, stop, ready)
+
+    def work(ready: Callable[[], None]) -> None:
+        with closing(QueueWatch(settings, file, log)) as watch:
+            ACTIVE.set(1)
+            try:
+                keep_watching(watch, stop, ready)
+            finally:
+                ACTIVE.set(0)
+                QUEUES.clear()
+                WAITING.set(0)
+
+    if log is None:
+        work(ready)
+    else:
+        patience, clock = settings.takeover_after, SystemClock()
+        work_in_turns(
+            log,
+            GUARDIAN_KEY,
+            settings.name,
+            work,
+            patience=patience,
+            stop=stop,
+            ready=ready,
+            clock=clock,
+            instance=instance,
+        )
 
 
 def keep_watching(watch: QueueWatch, stop: threading.Event, ready: Callable[[], None]) -> None:
-    """Make rounds until `stop` is set; raises BadConfig as `run` does."""
+    """Make rounds until `stop` is set; raises BadConfig as `run` does, and Fenced."""
     failures, is_complete, is_ready = 0, False, False
     while not stop.is_set():
         try:
@@ -269,4 +307,7 @@ def keep_watching(watch: QueueWatch, stop: threading.Event, ready: Callable[[], 
         if not is_ready:
             ready()
             is_ready = True
-        stop.wait(delay)
+        while delay > 0 and not stop.wait(min(delay, CHECK_EVERY)):
+            delay -= CHECK_EVERY
+            with suppress(Unavailable):  # the next round meets it too
+                watch.state.check()

@@ -58,8 +58,8 @@ def test_certificate_of_another_authority_is_one_line_and_exit_78(
     tls_rabbitmq: TlsRabbitMQ, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     other = certificate(tmp_path, "other", "DNS:localhost")
-    said = guardian(tls_rabbitmq, tmp_path, *words, ca=str(other))
-    assert len(said.splitlines()) == 1
+    *others, said = guardian(tls_rabbitmq, tmp_path, *words, ca=str(other)).splitlines()
+    assert [json.loads(each)["event"] for each in others] == (["taking over"] if words == ("watch",) else [])
     assert f"{tmp_path}/guardian.toml: guardian.management-url: localhost:{tls_rabbitmq.https_port()}: " in said
     assert "certificate verify failed" in said
     assert "guardian.ca-file" in said

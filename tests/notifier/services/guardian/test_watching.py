@@ -4,7 +4,8 @@
 import itertools
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import structlog
 
 from hgext.vcsreplicator.demo.ports import free_port
-from hgext.vcsreplicator.log import Log
+from hgext.vcsreplicator.log import Log, owned
 from hgext.vcsreplicator.log.owned import CHECK_EVERY
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import BadConfig, Fenced, Unavailable
@@ -448,6 +449,50 @@ def test_nothing_is_mailed_or_deleted_before_the_log_has_it(
     assert len(mailbox.mails) == 1
 
 
+ELSEWHERE = "00000000-0000-0000-0000-000000000000/4026531836/17/99"
+
+
+@contextmanager
+def serving(settings: GuardianSettings, log: Log, instance: str) -> Iterator[threading.Event]:
+    """Run a guardian of another machine during the block, or until the event is set."""
+    stop, ready = threading.Event(), threading.Event()
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(
+            watching.run, settings, log, file=FILE, stop=stop, ready=ready.set, instance=f"{ELSEWHERE}{instance}"
+        )
+        try:
+            eventually(lambda: ready.is_set() or running.done(), "the guardian")
+            yield stop
+        finally:
+            stop.set()
+            running.result()
+
+
+def test_a_second_guardian_stands_by_until_the_first_is_stopped(
+    guarded: Guarded, settings: GuardianSettings, mailbox: Mailbox, log: Log
+) -> None:
+    settings, me = replace(settings, every=1.0), guarded.add("alice", "alice@owners.example")
+    queues = [filled(guarded, me, 4, "a")]
+    with serving(settings, log, "1") as stop_first:
+        eventually(lambda: mailbox.mails)
+        with serving(settings, log, "2"):
+            stop_first.set()
+            queues.append(filled(guarded, me, 4, "b"))
+            eventually(lambda: len(mailbox.mails) == 2, "the mail of the second")
+    assert subjects(mailbox, "alice@owners.example") == [f"Pulse: {queue}: {NEAR}" for queue in queues]
+
+
+def test_a_guardian_that_is_fenced_between_its_rounds_stands_by(
+    guarded: Guarded, settings: GuardianSettings, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "CHECK_EVERY", 0.05)
+    monkeypatch.setattr(owned, "CHECK_EVERY", 0.0)
+    with serving(replace(settings, every=3600.0), log, "1"):
+        eventually(lambda: watching.ACTIVE._value.get() == 1)
+        with watching_with(settings, log):
+            eventually(lambda: watching.ACTIVE._value.get() == 0)
+
+
 def test_a_lost_connection_is_unavailable(settings: GuardianSettings) -> None:
     with pytest.raises(Unavailable), connected(replace(settings, broker_url=f"amqp://127.0.0.1:{free_port()}//")):
         pass
@@ -458,7 +503,7 @@ class Scripted:
 
     def __init__(self, *ends: Exception | None) -> None:
         self.ends, self.stop = list(ends), threading.Event()
-        self.settings = replace(some_settings(), every=1.0)
+        self.settings, self.state = replace(some_settings(), every=1.0), GuardianState()
 
     def round(self) -> list[QueueFinding]:
         end = self.ends.pop(0)

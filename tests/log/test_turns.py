@@ -1,23 +1,42 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which notifier delivers to a destination: one of several, on a log in memory and a clock moved by hand."""
+"""Which of several processes works on what: on a log in memory and a clock moved by hand."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from hgext.vcsreplicator.log import NOTICES, SERVICES, Log, NewRecord, topics
+from hgext.vcsreplicator.log import SERVICES, STATE, WATCHES, Log, NewRecord, topics
+from hgext.vcsreplicator.log.owned import CHECK_EVERY, OwnedRecords
 from hgext.vcsreplicator.log.standby import name_process
+from hgext.vcsreplicator.log.turns import BEAT, Turns, work_in_turns
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, Fenced, Unavailable
 from hgext.vcsreplicator.words.records import ServiceReport
-from hgext.vcsreplicator.words.shape import to_json
-from notifier.publishing.position import CHECK_EVERY, StoredPosition, group
-from notifier.publishing.turns import BEAT, Turns
+from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.log.memorylog import MemoryLog
 from testing.clock import HandClock
+from testing.waiting import eventually
 
 PATIENCE = 10.0
+
+
+def some_turns(log: Log, clock: Clock, instance: str, *names: str) -> Turns:
+    return Turns(
+        log,
+        set(names),
+        instance,
+        topic=SERVICES,
+        kind="notifier ",
+        patience=PATIENCE,
+        stop=threading.Event(),
+        clock=clock,
+    )
+
+
+def own(name: str, log: Log, clock: Clock) -> OwnedRecords:
+    """What a process that works on this name writes."""
+    return OwnedRecords(log, STATE, f"{name}/", name, clock)
 
 
 class Machine:
@@ -29,8 +48,8 @@ class Machine:
     def __init__(self, log: Log, clock: Clock, number: int, *names: str, instance: str | None = None) -> None:
         self.log, self.clock, self.key = log, clock, f"notifier host-{number}"
         self.instance = instance or f"00000000-0000-0000-0000-{number:012}/4026531836/17/99"
-        self.turns = Turns(log, set(names), self.instance, patience=PATIENCE, stop=threading.Event(), clock=clock)
-        self.works: dict[str, StoredPosition] = {}
+        self.turns = some_turns(log, clock, self.instance, *names)
+        self.works: dict[str, OwnedRecords] = {}
         self.is_stopped = False
 
     def take_turn(self) -> None:
@@ -45,7 +64,7 @@ class Machine:
                 self.turns.lose(name)
             except Unavailable:
                 continue
-        self.works |= {name: StoredPosition(name, self.log, self.clock) for name in self.turns.find_turns()}
+        self.works |= {name: own(name, self.log, self.clock) for name in self.turns.find_turns()}
         self.report()
 
     def report(self) -> None:
@@ -87,7 +106,7 @@ class Site:
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.setattr("hgext.vcsreplicator.log.standby.POLL", 0.0)
-    monkeypatch.setattr("notifier.publishing.turns.LOOK_EVERY", 0.0)
+    monkeypatch.setattr("hgext.vcsreplicator.log.turns.LOOK_EVERY", 0.0)
     made = Site()
     yield made
     for machine in made.machines:
@@ -132,7 +151,7 @@ def test_a_silent_notifier_is_replaced_after_the_time_that_is_set(site: Site) ->
 
 def test_a_killed_notifier_of_this_machine_is_replaced_at_once(site: Site) -> None:
     gone = site.add("x", instance=f"{name_process().rpartition('/')[0]}/0")
-    gone.works["x"] = StoredPosition("x", site.log, site.clock)
+    gone.works["x"] = own("x", site.log, site.clock)
     gone.report()
     gone.is_stopped = True
     second = site.add("x")
@@ -148,14 +167,14 @@ def test_a_notifier_that_returns_after_a_pause_finds_itself_fenced(site: Site) -
     old = first.works["x"]
     assert list(second.works) == ["x"]
     with pytest.raises(Fenced):
-        old.store(7, None)
+        old.write({"position": b"7"})
     with pytest.raises(Fenced):
         old.check()
     first.is_stopped = False
     site.pass_time(600)
     assert site.works() == [[], ["x"]]
-    second.works["x"].store(3, None)
-    assert site.log.stored(group("x"), NOTICES) == {0: 3}
+    second.works["x"].write({"position": b"3"})
+    assert own("x", site.log, site.clock).values == {"position": b"3"}
 
 
 def test_of_two_standbys_that_try_at_once_a_single_one_delivers(site: Site) -> None:
@@ -167,7 +186,7 @@ def test_of_two_standbys_that_try_at_once_a_single_one_delivers(site: Site) -> N
     taken = [machine.turns.find_turns() for machine in others]  # both before either has sent a heartbeat
     assert taken == [["x"], ["x"]]
     for machine in others:
-        machine.works["x"] = StoredPosition("x", site.log, site.clock)
+        machine.works["x"] = own("x", site.log, site.clock)
     site.pass_time(600)
     assert site.works() == [["x"], [], ["x"]]
 
@@ -219,8 +238,8 @@ def test_two_that_fence_each_other_come_to_rest(site: Site) -> None:
     """As after a log that was restored without their reports."""
     first, second = site.add("x"), site.add("x")
     site.pass_time(1)
-    second.turns = Turns(site.log, {"x"}, second.instance, patience=PATIENCE, stop=threading.Event(), clock=site.clock)
-    second.works["x"] = StoredPosition("x", site.log, site.clock)
+    second.turns = some_turns(site.log, site.clock, second.instance, "x")
+    second.works["x"] = own("x", site.log, site.clock)
     site.pass_time(CHECK_EVERY + BEAT)
     assert site.works() == [[], ["x"]]
     before = first.turns
@@ -235,7 +254,7 @@ def test_a_notifier_that_is_fenced_waits_for_the_first_heartbeat(site: Site, oth
     site.pass_time(1)
     first = site.add("x", *others)
     site.pass_time(1)
-    StoredPosition("x", site.log, site.clock)
+    own("x", site.log, site.clock)
     site.pass_time(PATIENCE)
     assert not first.works
     site.pass_time(CHECK_EVERY)
@@ -245,7 +264,7 @@ def test_a_notifier_that_is_fenced_waits_for_the_first_heartbeat(site: Site, oth
 def test_a_notifier_does_not_take_its_own_last_report_for_anothers(site: Site) -> None:
     first = site.add("x")
     site.pass_time(1)
-    StoredPosition("x", site.log, site.clock)
+    own("x", site.log, site.clock)
     first.turns.lose("x")
     assert first.turns.find_turns() == []
     first.works.clear()
@@ -255,6 +274,45 @@ def test_a_notifier_does_not_take_its_own_last_report_for_anothers(site: Site) -
 
 def test_a_log_without_the_topic_of_heartbeats_is_named(site: Site) -> None:
     log = MemoryLog(site.clock)
-    turns = Turns(log, {"x"}, "other", patience=PATIENCE, stop=threading.Event(), clock=site.clock)
+    turns = some_turns(log, site.clock, "other", "x")
     with pytest.raises(BadConfig, match="services"):
         turns.find_turns()
+
+
+class HurriedClock(HandClock):
+    """Each look at it takes a second."""
+
+    def monotonic(self) -> float:
+        self.advance(1.0)
+        return super().monotonic()
+
+
+@pytest.mark.parametrize("reason", [Fenced("a newer one"), Unavailable("cannot begin")], ids=["fenced", "cannot begin"])
+def test_a_process_that_lost_its_turn_stands_by_and_works_again(site: Site, reason: Exception) -> None:
+    clock, stop, events = HurriedClock(), threading.Event(), list[str]()
+
+    def report() -> ServiceReport:
+        [record] = [each for each in site.log.records(WATCHES) if each.value is not None]
+        return from_json(ServiceReport, record.value or b"")
+
+    def work(ready: Callable[[], None]) -> None:
+        ready()
+        events.append("works")
+        eventually(lambda: report().works == ("it",))
+        if events.count("works") == 1:
+            raise reason
+        stop.set()
+
+    work_in_turns(
+        site.log,
+        "guardian ",
+        "it",
+        work,
+        patience=PATIENCE,
+        stop=stop,
+        ready=lambda: events.append("ready"),
+        clock=clock,
+    )
+    assert events == ["ready", "works", "works"]
+    assert clock.monotonic() > PATIENCE
+    assert [record.value for record in site.log.records(WATCHES)] == [None]
