@@ -13,6 +13,7 @@ import binascii
 import json
 import re
 import uuid
+import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -63,6 +64,9 @@ _TELEMETRY = re.compile(
     rf"/submit/telemetry/(?P<id>{_UUID})/(?P<type>{_NAME})"
     r"/(?P<app>[!-.0->@-~]{1,100})/(?P<version>[!-.0->@-~]{1,100})/(?P<channel>[!-.0->@-~]{1,100})/(?P<build>[!-.0->@-~]{1,100})"
 )
+
+# The first UUID of the URI in a line; quotes within a value are escaped there, so no client can write this beginning.
+_ID_IN_LINE = re.compile(rf'"uri": "[^"]*?({_UUID})'.encode())
 
 
 class NotBase64(MalformedEvent):
@@ -223,9 +227,25 @@ def _read_attributes(found: object) -> dict[str, str]:
     return {name: str(value) for name, value in given}
 
 
-def to_record(raw: RawMessage, topic: str) -> NewRecord:
-    """Return the record of a raw message, without key: order means nothing here."""
-    return NewRecord(topic=topic, key=None, value=to_line(raw), partition=0)
+def to_record(raw: RawMessage, topic: str, partitions: int = 1) -> NewRecord:
+    """Return the record of a raw message, without key, for a topic of so many partitions.
+
+    The notifier's messages have their order in partition 0, others go where `choose_partition` says.
+    """
+    line = to_line(raw)
+    partition = 0 if raw.attributes.get(ORIGIN) == NOTIFIER else choose_partition(line, partitions)
+    return NewRecord(topic=topic, key=None, value=line, partition=partition)
+
+
+def choose_partition(line: bytes, partitions: int) -> int:
+    """Return the partition of a raw message that `to_line` made.
+
+    All messages of one id have the same, so one decoder meets the repeats. A message without an id may go anywhere.
+    """
+    if partitions == 1:
+        return 0
+    found = _ID_IN_LINE.search(line)
+    return zlib.crc32(line if found is None else found[1].lower()) % partitions
 
 
 def topic_of(place: str) -> str | None:
@@ -244,5 +264,5 @@ def topic_of(place: str) -> str | None:
 
 
 def raw_topic(name: str) -> Topic:
-    """Return the topic of this name: one partition, kept for `RETENTION` seconds."""
-    return Topic(name=name, retention=RETENTION)
+    """Return the topic of this name: kept for `RETENTION` seconds, one partition if it is missing."""
+    return Topic(name=name, retention=RETENTION, is_divisible=True)

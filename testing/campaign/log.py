@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from hgext.vcsreplicator.log import (
+    GroupMember,
     Log,
     NewRecord,
     PartitionKey,
@@ -89,6 +90,9 @@ class ProcessLog(Log):
 
     def transactor(self, identity: str, *, group: str | None = None) -> Transactor:
         return self.call(lambda: ProcessTransactor(self, identity, self.memory.transactor(identity, group=group)))
+
+    def member(self, group: str, topic: str) -> GroupMember:
+        return self.memory.member(group, topic)
 
     def acknowledge(
         self, group: str, topic: str, positions: Positions, *, metadata: Mapping[int, str] | None = None

@@ -29,6 +29,7 @@ FOREIGN = {
     "kafka-acls.sh": "--add --allow-principal --bootstrap-server",
     "kafka-console-consumer.sh": "--bootstrap-server --isolation-level --property --topic",
     "kafka-consumer-groups.sh": "--all-groups --bootstrap-server --describe --reset-offsets",
+    "kafka-topics.sh": "--alter --bootstrap-server --partitions --topic",
     "kafka-transactions.sh": "list --bootstrap-server",
     "ln": "-s",
     "make": "",

@@ -31,6 +31,7 @@ from hgext.vcsreplicator.log import (
     partition_of,
 )
 from hgext.vcsreplicator.log.kafka import transactor as kafka_transactor
+from hgext.vcsreplicator.log.kafka.adapter import KafkaLog
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import BadConfig, Expired, Fenced, Rejected, Rewound, Unavailable
 from testing.builders.log.log_storage import PARTITIONS, TOPICS, Storage
@@ -119,6 +120,13 @@ def test_create_refuses_a_topic_with_other_partitions_and_makes_none(log: Log) -
         log.create([Topic(name="another"), Topic(name=EVENTS, partitions=5)])
     with pytest.raises(BadConfig, match="another"):
         log.partitions("another")
+
+
+def test_a_divisible_topic_is_used_with_the_partitions_that_it_has(log: Log) -> None:
+    assert log.create([Topic(name=EVENTS, retention=1000.0, is_divisible=True)]) == []
+    [found] = log.compare([Topic(name=EVENTS, retention=1000.0, is_divisible=True)])
+    assert [each.setting for each in found.differences] == []
+    assert log.partitions(EVENTS) == PARTITIONS
 
 
 def test_several_processes_may_create_the_same_topics_at_once(storage: Storage, opened: ExitStack) -> None:
@@ -621,6 +629,35 @@ def copy_under_kills(storage: Storage, log: Log, reading: Callable[..., Reader],
         copied = [record.value for record in copies if record.key == str(partition)]
         assert copied == [value for number, value in sent if number == partition]
     assert log.ends(NOTICES)[0] >= len(sent)
+
+
+# Members
+
+
+def test_members_share_all_partitions_and_a_leaver_leaves_its_own(log: Log, opened: ExitStack) -> None:
+    every = set(range(PARTITIONS))
+    first = log.member("group", EVENTS)
+    eventually(lambda: first.share() == every, "the only member has all")
+    second = opened.enter_context(closing(log.member("group", EVENTS)))
+
+    def is_divided() -> bool:
+        shares = [second.share(), first.share()]
+        is_whole = sorted(partition for share in shares for partition in share) == sorted(every)
+        return is_whole and all(shares) == isinstance(log, KafkaLog)
+
+    eventually(is_divided, "each partition has one member")
+    first.close()
+    eventually(lambda: second.share() == every, "the other has all")
+
+
+def test_transactors_store_positions_of_a_group_with_members(
+    log: Log, transacting: Callable[..., Transactor], opened: ExitStack
+) -> None:
+    member = opened.enter_context(closing(log.member("single", EVENTS)))
+    eventually(member.share, "it has joined")
+    transacting("single").commit([message(b"x", topic=NOTICES)], group="single", positions={(EVENTS, 1): 7})
+    assert log.stored("single", EVENTS) == {1: 7}
+    assert member.share() == set(range(PARTITIONS))
 
 
 # Positions

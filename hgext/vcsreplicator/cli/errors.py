@@ -195,7 +195,11 @@ def _submit(
     from notifier.messages.raw import to_record
 
     queued = [(choice.place[len(_QUEUE) :], raw) for choice, raw in batch if choice.place.startswith(_QUEUE)]
-    records = [to_record(raw, choice.place) for choice, raw in batch if not choice.place.startswith(_QUEUE)]
+    records = [
+        to_record(raw, choice.place, log.partitions(choice.place))
+        for choice, raw in batch
+        if not choice.place.startswith(_QUEUE)
+    ]
     if queued and settings is not None:
         from notifier.services.decode.queues import publish_raw  # its client takes a tenth of a second to load
 

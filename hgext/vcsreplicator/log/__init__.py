@@ -45,13 +45,19 @@ Positions = Mapping[int, int]
 class Topic:
     """A topic of the log.
 
-    `partitions` is fixed for life, `retention` in seconds (None: kept indefinitely), compacted by key if set.
+    `partitions` is fixed for life, `retention` in seconds (None: kept indefinitely), compacted by key if set. With `is_divisible`
+    an administrator may choose another number of partitions, or add some.
     """
 
     name: str
     partitions: int = 1
     compacted: bool = False
     retention: float | None = None
+    is_divisible: bool = False
+
+    def is_made_with(self, partitions: int) -> bool:
+        """Return whether a topic with so many partitions can be used as this one."""
+        return self.is_divisible or partitions == self.partitions
 
 
 EVENTS, ACKS, PENDING, STATE, SERVICES, ROSTER, ROSTER_REQUESTS, NOTICES, NOTIFIER, WATCHES, ERRORS = TOPIC_NAMES = (
@@ -297,6 +303,23 @@ class Transactor(Protocol):
         """Free everything."""
 
 
+class GroupMember(Protocol):
+    """One of the processes that divide a topic's partitions among themselves; for one thread.
+
+    A share decides who works, never who writes: that takes a transactor for each partition. Two members may for a moment believe
+    that a partition is theirs.
+    """
+
+    def share(self) -> frozenset[int]:
+        """Return the partitions that are this process's now; none if it stands by.
+
+        Call it often: a member that does not is taken for dead. It waits a second at most, and raises Unavailable.
+        """
+
+    def close(self) -> None:
+        """Leave at once, so that others get the share."""
+
+
 class Log(Protocol):
     """An open log; its methods may be called from any thread."""
 
@@ -335,6 +358,13 @@ class Log(Protocol):
         """Open a transactor that fences all earlier ones of this identity.
 
         It stores positions of `group`, which has the name of the identity unless another is given.
+        """
+
+    def member(self, group: str, topic: str) -> GroupMember:
+        """Join the processes of this group that divide the topic's partitions.
+
+        The positions of such a group are stored by transactors alone. In a log for one machine one member has all partitions, and
+        the others stand by until it ends.
         """
 
     def acknowledge(

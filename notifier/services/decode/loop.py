@@ -87,9 +87,10 @@ class DecodeLoop:
         self.source.finish()
 
     def _decode_batch(self, waiting: deque[RawArrival]) -> list[DecodedArrival]:
-        """Take the messages of the next batch, and decode them."""
+        """Take the messages of the next batch, all of one partition, and decode them."""
         batch, size, began = list[DecodedArrival](), 0, self.clock.monotonic()
-        while waiting:
+        partition = waiting[0].partition
+        while waiting and waiting[0].partition == partition:
             arrival = waiting.popleft()
             result = decode(arrival.line, self.tools)
             batch.append((arrival, result))

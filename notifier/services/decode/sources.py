@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The sources of raw messages: a topic of the log, or a queue."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import structlog
+from prometheus_client import Gauge
 
-from hgext.vcsreplicator.log import Log, NewRecord, Reader
+from hgext.vcsreplicator.log import Log, NewRecord, Reader, Transactor
 from hgext.vcsreplicator.words.errors import Rejected
 
 from ...clients.amqp.outgoing import OutgoingMessage
@@ -18,8 +21,10 @@ if TYPE_CHECKING:
     from .queues import OutputQueues
 
 
-# The group whose positions are the decoder's, for each topic.
+# The group whose positions are the decoder's, for each topic, and whose members are the decoders.
 GROUP = "decode"
+
+PARTITIONS = Gauge("vcsreplicator_decode_partitions", "Partitions of the input that this process has; 0: stands by")
 
 logger = structlog.get_logger()
 
@@ -39,52 +44,69 @@ class RawArrival:
 
 
 class LogSource:
-    """A topic of the log, for one thread.
+    """This decoder's share of a topic of the log, for one thread.
 
-    It writes records and stores positions in one transaction. It fences another decoder of the topic. Each new source reads a
-    message again until it is acknowledged.
+    Decoders of one topic divide its partitions. It writes records and stores a partition's position in one transaction, and fences
+    the decoder that had the partition before. A message that is not acknowledged is read again, by the next source that has its
+    partition.
     """
 
     # The place that keeps messages whole beside the log: none, because the topic still has them.
     kept_in: str | None = None
 
     def __init__(self, log: Log, topic: str) -> None:
-        self._transactor = log.transactor(f"{GROUP}-{topic}", group=GROUP)
+        self._log, self._topic = log, topic
+        self._member = log.member(GROUP, topic)
+        self._transactors: dict[int, Transactor] = {}
+        self._reader: Reader | None = None
         try:
-            self._reader: Reader = log.reader(_find_positions(log, topic))
+            self._follow_share()
         except BaseException:
-            self._transactor.close()
+            self.close()
             raise
+
+    @property
+    def share(self) -> Sequence[int]:
+        """The partitions of this decoder; none while it stands by."""
+        return sorted(self._transactors)
 
     def read(self, timeout: float, limit: int) -> list[RawArrival]:
         """Return at most `limit` messages; [] if none came within `timeout` seconds.
 
-        Raises Unavailable or Expired.
+        Messages of a partition follow each other. Call it once all that it returned before is acknowledged: then the share may
+        change. Raises Unavailable or Expired.
         """
+        self._follow_share()
+        if self._reader is None:
+            time.sleep(timeout)
+            return []
         return [
             RawArrival(line=record.value or b"", place=record.topic, partition=record.partition, offset=record.offset)
-            for record in self._reader.poll(timeout, limit=limit)
+            for record in sorted(self._reader.poll(timeout, limit=limit), key=attrgetter("partition"))
         ]
 
     def acknowledge(self, records: Sequence[NewRecord], arrivals: Sequence[RawArrival]) -> None:
         """Write these records to the log, and acknowledge messages.
 
-        The messages are the next ones in the order in which they were read. Raises Unavailable (outcome unknown), Fenced, or
-        Rejected if the log refuses a record; then nothing is acknowledged, and a queue's log may have some of the records.
+        The messages are the next ones in the order in which they were read, all of one partition. Raises Unavailable (outcome
+        unknown), Fenced if the partition is another decoder's now, or Rejected if the log refuses a record; then nothing is
+        acknowledged, and a queue's log may have some of the records.
         """
-        positions = {(arrival.place, arrival.partition): arrival.offset + 1 for arrival in arrivals}
+        last = arrivals[-1]
+        transactor = self._transactors[last.partition]
         try:
-            self._transactor.commit(records, group=GROUP, positions=positions)
+            transactor.commit(records, group=GROUP, positions={(last.place, last.partition): last.offset + 1})
         except Rejected:
-            self._transactor.renew()
+            transactor.renew()
             raise
 
     def keep_whole(self, arrivals: Sequence[RawArrival]) -> None:
         """Do nothing: the topic still has these messages."""
 
     def renew(self) -> None:
-        """Store the position again, once all is acknowledged; Unavailable or Fenced."""
-        self._transactor.commit((), group=GROUP, positions=self._reader.positions())
+        """Store the positions again, once all is acknowledged; Unavailable or Fenced."""
+        for key, position in (self._reader.positions() if self._reader else {}).items():
+            self._transactors[key[1]].commit((), group=GROUP, positions={key: position})
 
     def keep_alive(self) -> None:
         """Do nothing: a log does not wait for heartbeats."""
@@ -93,8 +115,33 @@ class LogSource:
         """Do nothing: a transaction is durable on return."""
 
     def close(self) -> None:
-        self._reader.close()
-        self._transactor.close()
+        """Free everything; other decoders get the partitions at once."""
+        self._close_reader()
+        for transactor in self._transactors.values():
+            transactor.close()
+        self._member.close()
+        PARTITIONS.set(0)
+
+    def _follow_share(self) -> None:
+        """Take up the partitions that are new here, and give up those of others."""
+        share = self._member.share()
+        if share == self._transactors.keys():
+            return
+        self._close_reader()
+        for partition in self._transactors.keys() - share:
+            self._transactors.pop(partition).close()
+        for partition in sorted(share - self._transactors.keys()):
+            identity = _name_transactor(self._topic, partition)
+            self._transactors[partition] = self._log.transactor(identity, group=GROUP)
+        PARTITIONS.set(len(share))
+        logger.info("share changed", topic=self._topic, partitions=self.share)
+        if share:
+            self._reader = self._log.reader(_find_positions(self._log, self._topic, share))
+
+    def _close_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
 
 
 class QueueSource:
@@ -151,13 +198,24 @@ class QueueSource:
 RawSource = LogSource | QueueSource
 
 
-def _find_positions(log: Log, topic: str) -> dict[tuple[str, int], int]:
-    """Return where to read on in each partition: the beginning if messages are lost."""
-    stored, ends, found = log.stored(GROUP, topic), log.ends(topic), {}
-    for partition, beginning in log.beginnings(topic).items():
+def _name_transactor(topic: str, partition: int) -> str:
+    """Return the identity for a partition; no topic has a dot in its name.
+
+    The first partition's is that of releases in which one decoder had the topic, so these are fenced.
+    """
+    return f"{GROUP}-{topic}.{partition}" if partition else f"{GROUP}-{topic}"
+
+
+def _find_positions(log: Log, topic: str, share: Collection[int]) -> dict[tuple[str, int], int]:
+    """Return where to read on in these partitions: the beginning if messages are lost."""
+    ends, beginnings = log.ends(topic, share), log.beginnings(topic, share)
+    # Asked last: partitions may have been added, which these questions find out.
+    stored, found = log.stored(GROUP, topic), {}
+    for partition, beginning in beginnings.items():
         position = stored.get(partition, beginning)
         if not beginning <= position <= ends[partition]:
-            logger.error("raw messages lost", topic=topic, position=position, beginning=beginning, end=ends[partition])
+            lost = {"position": position, "beginning": beginning, "end": ends[partition]}
+            logger.error("raw messages lost", topic=topic, partition=partition, **lost)
             position = beginning
         found[topic, partition] = position
     return found

@@ -10,7 +10,7 @@ import structlog
 
 from hgext.vcsreplicator.log import ERRORS, Log, topics
 from hgext.vcsreplicator.words.clock import Clock, SystemClock
-from hgext.vcsreplicator.words.errors import Expired, Unavailable
+from hgext.vcsreplicator.words.errors import Expired, Fenced, Unavailable
 from hgext.vcsreplicator.words.retry import RECONNECT
 
 from ...delivery.destination import DOWN
@@ -54,8 +54,8 @@ def run(
 ) -> None:
     """Decode until `stop` is set.
 
-    Calls `ready` once input and outputs answer. Waits for an input or output that is unavailable. Raises BadConfig, also for
-    credentials that are refused at start, and Fenced if another decoder of the same input took over.
+    Calls `ready` once input and outputs answer. Waits for an input or output that is unavailable, and divides a topic's partitions
+    anew if another decoder took over one of them. Raises BadConfig, also for credentials that are refused at start.
     """
     clock, tools = clock or SystemClock(), tools or open_tools(settings)
     if settings.broker is not None:
@@ -73,7 +73,7 @@ def run(
                         ready()
                         is_ready = True
                     loop.work(stop)
-            except (Unavailable, Expired) as error:
+            except (Unavailable, Expired, Fenced) as error:
                 if stop.is_set():
                     logger.info("stopped before all was delivered", reason=str(error))
                     return

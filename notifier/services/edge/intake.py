@@ -29,6 +29,7 @@ from hgext.vcsreplicator.log import Log, NewRecord, Topic
 from hgext.vcsreplicator.words.errors import Rejected, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.retry import RECONNECT
 
+from ...messages.raw import choose_partition
 from .diskqueue import DiskQueue
 from .metrics import BATCH_SECONDS
 
@@ -56,7 +57,8 @@ class EdgeIntake:
     def __init__(self, log: Log, topic: Topic, disk: DiskQueue, log_timeout: float) -> None:
         self._log, self._topic, self._disk, self._log_timeout = log, topic, disk, log_timeout
         self._arrived: queue.SimpleQueue[_WaitingMessage | None] = queue.SimpleQueue()
-        self._has_topic = False
+        # The topic's partitions; None before it is known to be there.
+        self._partitions: int | None = None
         # The values of the sent messages that the log refused and that must be set aside; None before the messages are sent.
         self._refused: list[bytes] | None = None
         self._stop = threading.Event()
@@ -156,22 +158,26 @@ class EdgeIntake:
 
         The log takes no value that is too large. Raises Unavailable or BadConfig; then the outcome is unknown.
         """
-        if not self._has_topic:
-            self._create_topic()
-        records = [NewRecord(topic=self._topic.name, key=None, value=value, partition=0) for value in values]
+        partitions = self._partitions or self._create_topic()
+        records = [
+            NewRecord(topic=self._topic.name, key=None, value=value, partition=choose_partition(value, partitions))
+            for value in values
+        ]
         try:
             self._log.append(records, timeout=self._log_timeout)
         except Rejected:
             return [False] if len(values) == 1 else [taken for value in values for taken in self._append([value])]
         except ReplicationError:
-            self._has_topic = False
+            self._partitions = None
             raise
         return [True] * len(values)
 
-    def _create_topic(self) -> None:
+    def _create_topic(self) -> int:
+        """Create the topic if it is missing; return its partitions."""
         if self._log.create([self._topic]):
             logger.info("topic created", topic=self._topic.name)
-        self._has_topic = True
+        partitions = self._partitions = self._log.partitions(self._topic.name)
+        return partitions
 
     # The drain
 

@@ -27,6 +27,8 @@ class MemoryLog(Log):
         self.fail_commits: list[bool] = []
         # Partitions without a leader: they take no record, a question to them fails, and readers read nothing of them.
         self.leaderless: set[TopicPartition] = set()
+        # The partitions that every member has, if not all.
+        self.shared: frozenset[int] | None = None
         self._clock = clock or SystemClock()
         self._changed = threading.Condition()
         self._topics: dict[str, Topic] = {}
@@ -42,7 +44,7 @@ class MemoryLog(Log):
         with self._changed:
             missing = [topic for topic in wanted if topic.name not in self._topics]
             for topic in wanted:
-                if topic.partitions != self._topics.setdefault(topic.name, topic).partitions:
+                if not topic.is_made_with(self._topics.setdefault(topic.name, topic).partitions):
                     raise BadConfig(f"topic {topic.name}: has other partitions")
             for topic in missing:
                 for partition in range(topic.partitions):
@@ -71,6 +73,9 @@ class MemoryLog(Log):
         with self._changed:
             self._epochs[identity] = self._epochs.get(identity, 0) + 1
             return MemoryTransactor(self, identity, self._epochs[identity])
+
+    def member(self, group: str, topic: str) -> "MemoryMember":
+        return MemoryMember(self, topic)
 
     def acknowledge(
         self, group: str, topic: str, positions: Positions, *, metadata: Mapping[int, str] | None = None
@@ -256,6 +261,19 @@ class MemoryTransactor:
 
     def renew(self) -> None:
         self._log.check(self._identity, self._epoch)
+
+    def close(self) -> None:
+        pass
+
+
+class MemoryMember:
+    """Has all partitions, or those that a test chose for the log."""
+
+    def __init__(self, log: MemoryLog, topic: str) -> None:
+        self._log, self._topic = log, topic
+
+    def share(self) -> frozenset[int]:
+        return frozenset(range(self._log.partitions(self._topic))) if self._log.shared is None else self._log.shared
 
     def close(self) -> None:
         pass

@@ -2,11 +2,13 @@
 """A decoder at work in this process, and what it wrote."""
 
 import json
+import subprocess
 import threading
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from notifier.services.decode.settings import DecodeSettings
 from notifier.services.decode.sources import GROUP
 from testing.builders.notifier.submissions import a_document, a_raw, uri_of
 from testing.waiting import PATIENCE, eventually
+from testing.warm import PROGRAM, warm_starts
 
 _kombu: Any = kombu  # has no types
 
@@ -48,6 +51,22 @@ def decoding(log: Log, settings: DecodeSettings) -> Iterator[threading.Event]:
         stop.set()
         thread.join()
     assert not failed
+
+
+@contextmanager
+def decoder(url: str, settings: DecodeSettings) -> Iterator[subprocess.Popen[str]]:
+    """A decoder that is ready, as a process of its own; killed at the end."""
+    command = [*PROGRAM, "testing.builders.notifier.decoder_process", url, json.dumps(asdict(settings))]
+    with warm_starts():
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
 
 
 def submit(log: Log, *messages: RawMessage | bytes) -> None:

@@ -43,6 +43,7 @@ PROPERTIES = {
     "transaction.state.log.min.isr": "1",
     "transaction.state.log.num.partitions": "4",
     "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "500",
     "log.cleaner.backoff.ms": "500",
     "log.cleaner.dedupe.buffer.size": "2097152",  # 128 MB by default, of which the kernel clears each page at a start
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",  # else one that took too long ends up to 10 s later

@@ -12,6 +12,7 @@ from notifier.messages.raw import (
     RawMessage,
     Submission,
     WrongUri,
+    choose_partition,
     from_line,
     parse_uri,
     to_line,
@@ -35,6 +36,31 @@ def test_a_record_has_the_same_json_as_a_line() -> None:
     raw = RawMessage(b"{}", {"uri": HGPUSH})
     record = to_record(raw, "raw")
     assert (record.topic, record.value) == ("raw", to_line(raw))
+
+
+def partition_of(uri: str, **more: str) -> int:
+    return choose_partition(to_line(RawMessage(b"{}", {"uri": uri, **more})), 1000)
+
+
+def test_all_messages_of_one_id_have_one_partition() -> None:
+    same = [HGPUSH, HGPUSH.upper(), HGPUSH.replace("/1/", "/2/"), TELEMETRY, HGPUSH + "/"]
+    other = {"args": f'"uri": "/submit/{ID[::-1]}', "user_agent": '", "uri": "/' + "a" * 36}
+    found = {partition_of(uri) for uri in same} | {partition_of(uri, **other) for uri in same}
+    assert len(found) == 1
+    assert found != {partition_of(HGPUSH[:-1] + "8")}
+
+
+def test_messages_spread_over_all_partitions_with_and_without_an_id() -> None:
+    lines = [to_line(RawMessage(b"%d" % n, {"uri": HGPUSH[:-3] + f"{n:03}"})) for n in range(100)]
+    assert {choose_partition(line, 8) for line in lines} == set(range(8))
+    assert {choose_partition(to_line(RawMessage(b"%d" % n, {"uri": "/submit/a/b/1"})), 8) for n in range(100)} == set(
+        range(8)
+    )
+
+
+def test_the_messages_of_the_notifier_keep_their_order_in_one_partition() -> None:
+    found = {to_record(RawMessage(b"%d" % n, {"uri": "/", "origin": "notifier"}), "raw", 8).partition for n in range(9)}
+    assert found == {0}
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from ...words.errors import ReplicationError
 from .. import (
     EVENTS,
     SERVICES,
+    GroupMember,
     Log,
     NewRecord,
     PartitionKey,
@@ -40,6 +41,7 @@ from .. import (
 )
 from .broker import Broker
 from .clients import close_producer, rim, together, warm
+from .member import KafkaMember
 from .options import KafkaOptions
 from .reader import KafkaReader
 from .too_large import describe_refused
@@ -108,6 +110,9 @@ class KafkaLog(Log):
 
     def transactor(self, identity: str, *, group: str | None = None) -> Transactor:
         return KafkaTransactor(self.broker, identity, group=group or identity)
+
+    def member(self, group: str, topic: str) -> GroupMember:
+        return KafkaMember(self.broker, group, topic)
 
     # Positions
 

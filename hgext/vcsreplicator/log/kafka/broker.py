@@ -89,6 +89,8 @@ class Broker:
         return TopicPartition(self.full(topic), partition)
 
     def check_partition(self, topic: str, partition: int) -> None:
+        if partition >= self.partitions(topic):
+            self._partitions.pop(topic)  # an administrator may have added some
         if not 0 <= partition < self.partitions(topic):
             raise BadConfig(
                 f"topic {self.full(topic)}: no partition {partition}, expected 0 to {self.partitions(topic) - 1}"
@@ -113,7 +115,7 @@ class Broker:
     def create(self, wanted: Sequence[Topic]) -> list[str]:
         existing = self._describe()
         for topic in wanted:
-            if existing.get(topic.name, topic.partitions) != topic.partitions:
+            if not topic.is_made_with(existing.get(topic.name, topic.partitions)):
                 raise BadConfig(
                     f"topic {self.full(topic.name)}: has {existing[topic.name]} partitions, expected {topic.partitions}; "
                     "the number is fixed for life"

@@ -55,7 +55,7 @@ def _compare_one(broker: Broker, topic: Topic, described: _Described, shown: Map
     policy = shown.get("cleanup.policy")
     settings = list(_compare_settings(topic, shown, broker.options.in_sync)) if policy else []
     differences, remedies = list(settings), []
-    if len(partitions) != topic.partitions:
+    if not topic.is_made_with(len(partitions)):
         counts = {"found": str(len(partitions)), "needed": str(topic.partitions)}
         is_must = topic.name not in SINGLE
         differences.append(TopicDifference(setting="partitions", is_must=is_must, **counts))

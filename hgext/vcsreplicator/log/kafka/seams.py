@@ -59,7 +59,7 @@ SEAMS = {
     ),
     "kafka.producer.transaction_manager:TransactionalRequestResult": "done() wait()",
     # A reader that `wake` wakes, and that no record stops (`reader`, `records`).
-    "kafka:KafkaConsumer": "_fetcher _manager _refresh_committed_offsets() _subscription",
+    "kafka:KafkaConsumer": "_coordinator _fetcher _manager _refresh_committed_offsets() _subscription",
     "kafka.consumer.fetcher": "ConsumerRecord Fetcher _FetchPartition",
     "kafka.consumer.fetcher:Fetcher": (
         "PartitionRecords _nodes_with_pending_fetch_requests fetched_records() maybe_validate_positions() "
@@ -68,6 +68,8 @@ SEAMS = {
     "kafka.consumer.fetcher:Fetcher.PartitionRecords": (
         "_unpack_records(self,tp,records,key_deserializer,value_deserializer)"
     ),
+    # The share of a member without reading (`member`).
+    "kafka.coordinator.consumer:ConsumerCoordinator": "poll(self,timeout_ms)",
     "kafka.consumer.subscription_state:SubscriptionState": "assignment is_fetchable()",
     "kafka.record.default_records": "DefaultRecord DefaultRecordBatch",
     "kafka.record.default_records:DefaultRecordBatch": "_maybe_uncompress() _read_msg()",

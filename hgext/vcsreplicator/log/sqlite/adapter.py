@@ -27,6 +27,7 @@ from pathlib import Path
 from ...words.clock import DAY, Clock, SystemClock
 from ...words.errors import BadConfig, Rejected, TopicMissing, Unavailable
 from .. import (
+    GroupMember,
     Log,
     NewRecord,
     PartitionKey,
@@ -43,6 +44,7 @@ from .comparison import compare_topic
 from .connection import READING, WRITING, Connection, prepare_database
 from .doorbell import ring
 from .filesystem import refuse_network
+from .member import SqliteMember
 from .reader import SqliteReader
 from .removal import before, compact, note_time, remove_expired, remove_tombstones
 from .transactor import SqliteTransactor
@@ -102,7 +104,7 @@ class SqliteLog(Log):
                     for partition in range(topic.partitions):
                         connection.run(sql.ADD_STREAM, id_, partition)
                     created.append(topic.name)
-                elif len(existing.streams) != topic.partitions:
+                elif not topic.is_made_with(len(existing.streams)):
                     raise BadConfig(
                         f"topic {topic.name}: has {len(existing.streams)} partitions, expected {topic.partitions}; "
                         "the number is fixed for life"
@@ -152,6 +154,9 @@ class SqliteLog(Log):
         with self._begin_transaction(WRITING) as connection:
             [(epoch,)] = connection.rows(sql.NEXT_EPOCH, identity, random.randint(1, EPOCH_STEP))
         return SqliteTransactor(self.commit, identity, epoch)
+
+    def member(self, group: str, topic: str) -> GroupMember:
+        return SqliteMember(self.path.with_name(f"{self.path.name}-{group}-{topic}.lock"), self.partitions(topic))
 
     def commit(
         self,

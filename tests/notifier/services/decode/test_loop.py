@@ -8,16 +8,17 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hgext.vcsreplicator.log import ERRORS, LARGEST, NewRecord
+from hgext.vcsreplicator.log import ERRORS, LARGEST, Log, NewRecord
 from hgext.vcsreplicator.words.clock import DAY, Clock
-from hgext.vcsreplicator.words.errors import Rejected
+from hgext.vcsreplicator.words.errors import Fenced, Rejected
 from notifier.clients.amqp.outgoing import OutgoingMessage
-from notifier.messages.raw import from_line, raw_topic, to_line
+from notifier.messages.raw import from_line, raw_topic, to_line, to_record
 from notifier.services.decode import loop
 from notifier.services.decode.decoding import Decoded, Tools
 from notifier.services.decode.documents import load_schemas
@@ -205,6 +206,61 @@ def test_an_idle_decoder_renews_its_position_before_kafka_forgets_it(counting: C
     assert 20 <= len(counting.sizes) <= 30
     assert counting.stored(GROUP, "raw") == counting.ends("raw")
     assert len(records(counting, "decoded")) == 1
+
+
+# -- partitions that several decoders divide
+
+
+@pytest.fixture
+def divided() -> CountingLog:
+    """A log whose raw messages have three partitions."""
+    log = CountingLog()
+    with_topics(log).create([replace(raw_topic("raw"), partitions=3), raw_topic("decoded")])
+    return log
+
+
+def submit_divided(log: Log, numbers: Sequence[int]) -> None:
+    log.append([to_record(raw, "raw", 3) for raw in numbered(numbers)])
+
+
+def test_a_batch_is_of_one_partition_and_moves_its_position_alone(divided: CountingLog, tools: Tools) -> None:
+    submit_divided(divided, range(60))
+    work(LogSource(divided, "raw"), tools, divided.done)
+    assert ids(records(divided, "decoded")) == dict.fromkeys(range(60), 1)
+    assert len(divided.sizes) == 3
+    assert divided.stored(GROUP, "raw") == divided.ends("raw")
+
+
+def test_a_decoder_follows_its_share_and_stands_by_without_one(divided: CountingLog, tools: Tools) -> None:
+    submit_divided(divided, range(60))
+    divided.shared = frozenset()
+    source = LogSource(divided, "raw")
+    assert (source.read(0, 500), source.share) == ([], [])
+    seen = list[RawArrival]()
+    for share in (frozenset({2}), frozenset({0, 2}), frozenset({1})):
+        divided.shared = share
+        found = source.read(0, 500)
+        for partition in {arrival.partition for arrival in found}:
+            source.acknowledge([], [arrival for arrival in found if arrival.partition == partition])
+        seen += found
+        assert set(source.share) == share
+    assert [arrival.partition for arrival in seen] == sorted(
+        (arrival.partition for arrival in seen), key=[2, 0, 1].index
+    )
+    assert len({arrival.line for arrival in seen}) == len(seen) == 60
+
+
+def test_a_batch_whose_partition_moves_meanwhile_is_written_once(divided: CountingLog, tools: Tools) -> None:
+    submit_divided(divided, range(60))
+    late = LogSource(divided, "raw")
+    arrivals = [arrival for arrival in late.read(0, 500) if arrival.partition == 1]
+    divided.shared = frozenset({1})
+    source = LogSource(divided, "raw")  # another decoder's
+    with pytest.raises(Fenced):
+        late.acknowledge([NewRecord(topic="decoded", key="late", value=b"", partition=0)], arrivals)
+    divided.shared = None
+    work(source, tools, divided.done)
+    assert ids(records(divided, "decoded")) == dict.fromkeys(range(60), 1)
 
 
 # -- a log that refuses a record

@@ -5,9 +5,7 @@ import json
 import subprocess
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +13,11 @@ import pytest
 
 from hgext.vcsreplicator.log import Log
 from notifier.messages.raw import to_line
-from notifier.services.decode.settings import DecodeSettings
-from testing.builders.notifier.decoding import numbered, put, rejects, settings_in, take_ids, waiting
+from testing.builders.notifier.decoding import decoder, numbered, put, rejects, settings_in, take_ids, waiting
 from testing.services.redis import Redis
 from testing.waiting import eventually
-from testing.warm import PROGRAM, warm_starts
 
 pytestmark = pytest.mark.processes
-
-
-@contextmanager
-def decoder(folder: Path, settings: DecodeSettings) -> Iterator[subprocess.Popen[str]]:
-    """A decoder that is ready, on the embedded log of the folder."""
-    place = f"sqlite://{folder}/log.db"
-    command = [*PROGRAM, "testing.builders.notifier.decoder_process", place, json.dumps(asdict(settings))]
-    with warm_starts():
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
 
 
 def stop(process: subprocess.Popen[str]) -> None:
@@ -59,6 +38,7 @@ def test_two_decoders_of_one_queue_lose_nothing_and_drop_repeats(
 ) -> None:
     broker, redis = rabbitmq.vhost(), own_service(Redis)
     shared = {"repeats": "redis", "redis": redis.url, "broker": broker, "input": "queue:raw"}
+    place = f"sqlite://{tmp_path}/log.db"
     files = [tmp_path / "first.ndjson", tmp_path / "second.ndjson"]
     settings = [settings_in(tmp_path, **shared, output=f"file:{file}") for file in files]
     lines = [to_line(message) for message in numbered(range(2 * many))]
@@ -67,7 +47,7 @@ def test_two_decoders_of_one_queue_lose_nothing_and_drop_repeats(
     def dropped() -> int:
         return sum((reject.attributes or {})["error_type"] == "repeat" for reject in rejects(log))
 
-    with decoder(tmp_path, settings[0]), decoder(tmp_path, settings[1]) as second:
+    with decoder(place, settings[0]), decoder(place, settings[1]) as second:
         put(broker, "raw", *first)
         eventually(lambda: redis.ask(b"DBSIZE\r\n") == b":%d\r\n" % many, "all ids are remembered")
         assert delivered(*files) == Counter(range(many))
@@ -95,13 +75,13 @@ def test_a_decoder_that_is_stopped_under_load_delivers_each_message_once(
     settings = settings_in(tmp_path, repeats="none", broker=broker, input="queue:raw", output="queue:out")
     put(broker, "raw", *map(to_line, numbered(range(many))))
     for _ in range(stops):
-        with decoder(tmp_path, settings) as process:
+        with decoder(f"sqlite://{tmp_path}/log.db", settings) as process:
             before = waiting(broker, "out")
             eventually(lambda before=before: waiting(broker, "out") > before, "it delivers")
             stop(process)
         eventually(lambda: waiting(broker, "raw") + waiting(broker, "out") == many, "each is in one queue")
         assert waiting(broker, "raw") > 0  # else it was idle
-    with decoder(tmp_path, settings) as process:
+    with decoder(f"sqlite://{tmp_path}/log.db", settings) as process:
         eventually(lambda: waiting(broker, "out") >= many, "all are delivered")
         stop(process)
     assert take_ids(broker, "out", many) == Counter(range(many))

@@ -7,14 +7,15 @@ import json
 import os
 import random
 import shutil
+import signal
 import sqlite3
 import subprocess
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable
-from contextlib import closing
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +26,18 @@ from kafka.admin import ConfigResource, KafkaAdminClient
 
 from hgext.vcsreplicator.log import ERRORS, Log
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.log.table import read_records
 from hgext.vcsreplicator.words.clock import SystemClock
-from hgext.vcsreplicator.words.errors import BadConfig, Fenced
+from hgext.vcsreplicator.words.errors import BadConfig
 from notifier.delivery.destination import DOWN
-from notifier.messages.raw import NOTIFIER, ORIGIN, raw_topic, to_line
-from notifier.services.decode import streaming
+from notifier.messages.raw import NOTIFIER, ORIGIN, raw_topic, to_line, to_record
 from notifier.services.decode.loop import BATCH
 from notifier.services.decode.rejects import raw_of
 from notifier.services.decode.repeats import Repeats, open_repeats
 from notifier.services.decode.settings import SHIPPED, DecodeSettings
 from notifier.services.decode.sources import GROUP
 from testing.builders.notifier.decoding import (
+    decoder,
     decoding,
     ids,
     numbered,
@@ -52,7 +54,7 @@ from testing.builders.notifier.notices import with_topics
 from testing.builders.notifier.submissions import ID, a_document, a_raw, injected, uri_of
 from testing.services.redis import Redis
 from testing.waiting import PATIENCE, eventually
-from testing.warm import PROGRAM, warm_starts
+from testing.warm import PROGRAM
 
 pytestmark = pytest.mark.processes
 
@@ -166,26 +168,29 @@ def test_an_output_that_is_away_holds_the_input(log: Log, tmp_path: Path) -> Non
     assert len((folder / "eng-workflow.hgpush.ndjson").read_text().splitlines()) == 1
 
 
-def test_a_second_decoder_of_a_topic_ends_the_first(log: Log, tmp_path: Path) -> None:
-    stop, first_ready, ended = threading.Event(), threading.Event(), []
-
-    def first() -> None:
-        try:
-            streaming.run(settings_in(tmp_path), log, stop=stop, ready=first_ready.set)
-        except Fenced as error:
-            ended.append(error)
-
-    thread = threading.Thread(target=first)
-    thread.start()
-    try:
-        eventually(first_ready.is_set)
-        with closing(streaming.LogSource(log, "raw")):
+def test_a_second_decoder_of_the_embedded_log_stands_by_for_the_first(log: Log, tmp_path: Path) -> None:
+    with structlog.testing.capture_logs() as said, ExitStack() as first:
+        first.enter_context(decoding(log, settings_in(tmp_path)))
+        with decoding(log, settings_in(tmp_path)):
             submit(log, a_raw())
-            eventually(lambda: ended, "the first decoder ends")
-    finally:
-        stop.set()
-        thread.join()
-    assert ended
+            settled(log)
+            assert [line["partitions"] for line in said if line["event"] == "share changed"] == [[0]]
+            first.close()
+            submit(log, *numbered([1, 2]))
+            settled(log)
+    assert [line["partitions"] for line in said if line["event"] == "share changed"] == [[0], [0]]
+    assert len(records(log, "decoded")) == 3
+
+
+def test_a_decoder_that_another_one_fenced_divides_anew(log: Log, tmp_path: Path) -> None:
+    with structlog.testing.capture_logs() as said, decoding(log, settings_in(tmp_path)):
+        submit(log, a_raw())
+        settled(log)
+        with closing(log.transactor("decode-raw", group=GROUP)):  # as a decoder of another release is
+            submit(log, *numbered([1, 2]))
+            settled(log)
+    assert [line["reason"] for line in said if line["event"] == "decoding waits"]
+    assert len(records(log, "decoded")) == 3
 
 
 def test_raw_messages_that_the_log_lost_are_reported_and_passed(log: Log, tmp_path: Path) -> None:
@@ -283,13 +288,8 @@ def kill_under_load(
 ) -> int:
     """Kill the decoder at random moments while messages come; then let it finish, and be stopped. Return how many came."""
     chance, number = random.Random(seed), 0
-    command = [*PROGRAM, "testing.builders.notifier.decoder_process", url, json.dumps(asdict(settings))]
     for kill in range(kills + 1):
-        with warm_starts():
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
+        with decoder(url, settings) as process:
             for _ in range(chance.randrange(1, 8)):
                 feed(*map(to_line, (*numbered(range(number, number + 100)), a_raw(b"no json"))))
                 number += 100
@@ -299,10 +299,6 @@ def kill_under_load(
                 settle(number)
                 process.terminate()
                 assert process.wait() == 0
-        finally:
-            process.kill()
-            process.wait()
-            process.stdout.close()
     return number
 
 
@@ -346,6 +342,95 @@ def test_a_killed_decoder_loses_nothing_and_repeats_nothing_on_kafka(
     with open_log(url, creates=True) as log:
         with_topics(log).create([raw_topic("raw"), raw_topic("decoded")])
         kill_on_a_log(log, url, tmp_path, kills, told)
+
+
+def feed_divided(log: Log, numbers: Sequence[int]) -> None:
+    partitions = log.partitions("raw")
+    log.append([to_record(raw, "raw", partitions) for raw in numbered(numbers)])
+
+
+@contextmanager
+def divided_raw(kafka: Any, name: str) -> Iterator[tuple[Log, str]]:
+    """A log with raw messages in four partitions, and the URL of decoders that are soon missed."""
+    url = f"{kafka.url}?topic-prefix={name}."
+    with open_log(url, creates=True) as log:
+        with_topics(log).create([replace(raw_topic("raw"), partitions=4), raw_topic("decoded")])
+        yield log, f"{url}&session-timeout-ms=2000&heartbeat-interval-ms=300"
+
+
+def members_of(admin: KafkaAdminClient, group: str) -> int:
+    """How many members have joined the group and have partitions."""
+    found = admin.describe_groups([group])[group]
+    return len(found["members"]) if found["group_state"] == "Stable" else 0
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(MANY // 4, id="many", marks=KILLS[1].marks)])
+def test_of_two_decoders_either_may_be_killed_and_nothing_is_lost(
+    kafka: Any, unique_name: str, tmp_path: Path, told: Told, kills: int
+) -> None:
+    chance, number, settings = random.Random(4), 0, settings_in(tmp_path, repeats="none")
+    with divided_raw(kafka, unique_name) as (log, url), ExitStack() as opened:
+        decoders = [opened.enter_context(decoder(url, settings)) for _ in range(2)]
+        for _ in range(kills):
+            for _ in range(chance.randrange(1, 8)):
+                feed_divided(log, range(number, number := number + 100))
+            threading.Event().wait(chance.random() * 0.3)
+            decoders.pop(chance.randrange(2)).kill()
+            decoders.append(opened.enter_context(decoder(url, settings)))
+        feed_divided(log, range(number, number := number + 400))
+        settled(log, timeout=10 * PATIENCE)
+        for process in decoders:
+            process.terminate()
+            assert process.wait() == 0
+        assert ids(records(log, "decoded")) == Counter(range(number))
+    told(f"two decoders, topic to topic: {kills} kills, {number} messages, none lost, none twice")
+
+
+def test_partitions_that_were_added_are_decoded_from_their_positions(
+    kafka: Any, unique_name: str, tmp_path: Path
+) -> None:
+    url = f"{kafka.url}?topic-prefix={unique_name}."
+    with (
+        open_log(url, creates=True) as log,
+        open_log(url, creates=True) as newer,
+        closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap)) as admin,
+    ):
+        with_topics(log).create([raw_topic("raw"), raw_topic("decoded")])
+        assert log.partitions("raw") == 1  # as the decoder below will still believe
+        admin.create_partitions({f"{unique_name}.raw": 3})
+        feed_divided(newer, range(40))
+        before = list(read_records(newer, {("raw", 2): 0}))
+        with closing(newer.transactor("decode-raw.2", group=GROUP)) as transactor:  # another decoder's
+            transactor.commit([], group=GROUP, positions={("raw", 2): len(before)})
+        with decoding(log, settings_in(tmp_path, repeats="none")):
+            settled(newer)
+        found = ids(records(log, "decoded"))
+        assert found.total() == len(found) == 40 - len(before) < 40
+
+
+def test_a_decoder_that_was_taken_for_dead_writes_nothing_more(kafka: Any, unique_name: str, tmp_path: Path) -> None:
+    settings = settings_in(tmp_path, repeats="none")
+    with (
+        divided_raw(kafka, unique_name) as (log, url),
+        closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap)) as admin,
+        decoder(url, settings) as stopped,
+        decoder(url, settings) as other,
+    ):
+        eventually(lambda: members_of(admin, f"{unique_name}.{GROUP}") == 2, "both have a share")
+        feed_divided(log, range(1000))
+        eventually(lambda: sum(log.stored(GROUP, "raw").values()) > 0, "they work")
+        stopped.send_signal(signal.SIGSTOP)
+        settled(log)  # though the first has half of the partitions
+        feed_divided(log, range(1000, 1400))
+        settled(log)
+        stopped.send_signal(signal.SIGCONT)
+        eventually(lambda: members_of(admin, f"{unique_name}.{GROUP}") == 2, "it has joined again")
+        feed_divided(log, range(1400, 1800))
+        settled(log)
+        for process in (stopped, other):
+            process.terminate()
+            assert process.wait() == 0
+        assert ids(records(log, "decoded")) == Counter(range(1800))
 
 
 @pytest.mark.parametrize("kills", KILLS)

@@ -6,6 +6,7 @@ import errno
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,16 @@ import structlog
 
 from hgext.vcsreplicator.log import Log, NewRecord, Topic
 from hgext.vcsreplicator.words.errors import BadConfig, Rejected, Unavailable
+from notifier.messages.raw import raw_topic, to_line
 from notifier.services.edge.diskqueue import DiskQueue
 from notifier.services.edge.intake import EdgeIntake, Outcome
 from testing.builders.log.memorylog import MemoryLog
+from testing.builders.notifier.submissions import a_raw, uri_of
 from testing.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.processes
 
-TOPIC = Topic(name="raw")
+TOPIC = raw_topic("raw")
 
 
 class Moody(MemoryLog):
@@ -98,6 +101,17 @@ def test_new_messages_do_not_overtake_the_queue(tmp_path: Path, log: Moody) -> N
     with closing(DiskQueue(str(tmp_path), 10**6)) as disk, EdgeIntake(log, TOPIC, disk, 1.0).running():
         eventually(lambda: disk.is_empty, "the queue is drained")
     assert log.values() == values(0, 15)
+
+
+def test_a_document_goes_to_the_partition_of_its_id(tmp_path: Path) -> None:
+    log = Moody()
+    log.create([replace(TOPIC, partitions=4)])
+    values = [to_line(a_raw(uri=uri_of(number))) for number in range(20)]
+    submitted(log, tmp_path, values)
+    submitted(log, tmp_path, values)
+    places = {record.value: record.partition for record in log.records("raw")}
+    assert {record.partition for record in log.records("raw")} == set(range(4))
+    assert all(record.partition == places[record.value] for record in log.records("raw"))
 
 
 def test_a_log_that_hangs_delays_only_the_first_batch(tmp_path: Path, log: Moody) -> None:
