@@ -69,7 +69,7 @@ def _rows(folder: Path) -> Iterator[Row]:
             )
 
 
-def _lines(first: int) -> list[bytes]:
+def make_lines(first: int) -> list[bytes]:
     """Raw messages of 1 kB, each with an id of its own; every tenth has another user agent."""
     agents = [f"Mozilla/5.0 (X11; Linux x86_64; rv:{n}.0) Gecko/20100101 Firefox/{n}.0" for n in range(10)]
     return [
@@ -79,7 +79,7 @@ def _lines(first: int) -> list[bytes]:
 
 
 def _pure(tools: Tools) -> Sequence[float]:
-    samples, lines = [], _lines(0)
+    samples, lines = [], make_lines(0)
     for _ in range(ROUNDS):
         began = time.process_time()
         assert all(isinstance(decode(line, tools), Decoded) for line in lines)
@@ -124,7 +124,7 @@ def _streaming(folder: Path, settings: DecodeSettings, first: int) -> Sequence[f
     with open_log(f"sqlite://{folder}/log.db", creates=True) as log:
         log.create([raw_topic(topic)])
         for number in range(first, first + ROUNDS):
-            lines = _lines(number * MESSAGES)
+            lines = make_lines(number * MESSAGES)
             for begin in range(0, MESSAGES, 1000):
                 some = [
                     NewRecord(topic=topic, key=None, value=line, partition=0) for line in lines[begin : begin + 1000]

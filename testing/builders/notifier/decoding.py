@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import kombu
+from kafka import KafkaAdminClient
 
 from hgext.vcsreplicator.log import ERRORS, Log, NewRecord, Record
 from hgext.vcsreplicator.log.table import read_records
@@ -67,6 +68,12 @@ def decoder(url: str, settings: DecodeSettings) -> Iterator[subprocess.Popen[str
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+def count_members(admin: KafkaAdminClient, group: str) -> int:
+    """Return how many members a group has, once all have their partitions; 0 before."""
+    found = admin.describe_groups([group])[group]
+    return len(found["members"]) if found["group_state"] == "Stable" else 0
 
 
 def submit(log: Log, *messages: RawMessage | bytes) -> None:

@@ -37,6 +37,7 @@ from notifier.services.decode.repeats import Repeats, open_repeats
 from notifier.services.decode.settings import SHIPPED, DecodeSettings
 from notifier.services.decode.sources import GROUP
 from testing.builders.notifier.decoding import (
+    count_members,
     decoder,
     decoding,
     ids,
@@ -358,12 +359,6 @@ def divided_raw(kafka: Any, name: str) -> Iterator[tuple[Log, str]]:
         yield log, f"{url}&session-timeout-ms=2000&heartbeat-interval-ms=300"
 
 
-def members_of(admin: KafkaAdminClient, group: str) -> int:
-    """How many members have joined the group and have partitions."""
-    found = admin.describe_groups([group])[group]
-    return len(found["members"]) if found["group_state"] == "Stable" else 0
-
-
 @pytest.mark.parametrize("kills", [2, pytest.param(MANY // 4, id="many", marks=KILLS[1].marks)])
 def test_of_two_decoders_either_may_be_killed_and_nothing_is_lost(
     kafka: Any, unique_name: str, tmp_path: Path, told: Told, kills: int
@@ -416,7 +411,7 @@ def test_a_decoder_that_was_taken_for_dead_writes_nothing_more(kafka: Any, uniqu
         decoder(url, settings) as stopped,
         decoder(url, settings) as other,
     ):
-        eventually(lambda: members_of(admin, f"{unique_name}.{GROUP}") == 2, "both have a share")
+        eventually(lambda: count_members(admin, f"{unique_name}.{GROUP}") == 2, "both have a share")
         feed_divided(log, range(1000))
         eventually(lambda: sum(log.stored(GROUP, "raw").values()) > 0, "they work")
         stopped.send_signal(signal.SIGSTOP)
@@ -424,7 +419,7 @@ def test_a_decoder_that_was_taken_for_dead_writes_nothing_more(kafka: Any, uniqu
         feed_divided(log, range(1000, 1400))
         settled(log)
         stopped.send_signal(signal.SIGCONT)
-        eventually(lambda: members_of(admin, f"{unique_name}.{GROUP}") == 2, "it has joined again")
+        eventually(lambda: count_members(admin, f"{unique_name}.{GROUP}") == 2, "it has joined again")
         feed_divided(log, range(1400, 1800))
         settled(log)
         for process in (stopped, other):
