@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from selenium import webdriver
+from selenium_axe_python.axe import Axe
 
 from testing.services.process import needed
 
@@ -27,3 +28,14 @@ def open_browser(*arguments: str) -> Iterator[webdriver.Chrome]:
     service = webdriver.ChromeService(needed("chromedriver", "chromium-driver"))
     with webdriver.Chrome(options=options, service=service) as browser:
         yield browser
+
+
+def find_barriers(browser: webdriver.Chrome, *parts: str) -> list[str]:
+    """Return what axe-core finds on the page, as it is shown, that bars people who cannot see it or use no mouse.
+
+    Each is the rule, and the elements that break it. Only below the elements of the selectors `parts`, if there are any.
+    """
+    axe = Axe(browser)
+    axe.inject()  # type: ignore[no-untyped-call]
+    found = axe.run(list(parts) or None, {"resultTypes": ["violations"]})["violations"]
+    return [f"{each['id']}: {[node['target'] for node in each['nodes']]}" for each in found]

@@ -20,13 +20,16 @@ from hgext.vcsreplicator.dashboard.acts import ActJournal, ActOutcome, read_act
 from hgext.vcsreplicator.dashboard.server import run
 from hgext.vcsreplicator.dashboard.settings import DashboardRole, DashboardSettings
 from hgext.vcsreplicator.demo.ports import free_port
-from testing.builders.browser import open_browser
+from testing.builders.browser import find_barriers, open_browser
 from testing.waiting import eventually
 from tests.dashboard.conftest import AS_OPERATOR, SECRET, Installation, fill, fill_notifier, users_file
 
 pytestmark = pytest.mark.processes
 
 WIDTHS = {"desk": 1280, "phone": 390}
+
+# Pages on which operators act.
+FORMS = ("deliveries", "roster", "acts", "repository")
 
 # A name that the browser takes for this machine.
 HOST = "status.example"
@@ -189,12 +192,47 @@ def test_each_page_fits_its_width_and_keeps_to_the_policy(
         show(browser, address + path, width=WIDTHS[width], scheme=scheme)
         check_page(browser, name, width, scheme)
     with signed_in(browser):
-        for name in ("deliveries", "roster", "acts", "repository"):
+        for name in FORMS:
             show(browser, address + pages_of(installation)[name], width=WIDTHS[width], scheme=scheme)
             check_page(browser, f"{name}-operator", width, scheme)
             for each in browser.find_elements(By.CSS_SELECTOR, ".acts details")[:3]:
                 each.find_element(By.TAG_NAME, "summary").click()
             check_page(browser, f"{name}-open", width, scheme)
+
+
+@pytest.mark.sample(1, keep=["few"])
+@pytest.mark.parametrize(
+    ("width", "scheme", "names", "forms"),
+    [
+        pytest.param("phone", "dark", ("overview",), ("roster",), id="few"),
+        *(
+            pytest.param(width, scheme, None, FORMS, id=f"all-{width}-{scheme}")
+            for width in WIDTHS
+            for scheme in ("light", "dark")
+        ),
+    ],
+)
+def test_no_page_bars_those_who_cannot_see_it(
+    browser: webdriver.Chrome,
+    address: str,
+    installation: Installation,
+    width: str,
+    scheme: str,
+    names: tuple[str, ...] | None,
+    forms: tuple[str, ...],
+) -> None:
+    """So says axe-core, on all pages as they are first shown, and on those for operators with all forms open."""
+    pages = pages_of(installation)
+    found = {}
+    for name in names or pages:
+        show(browser, address + pages[name], width=WIDTHS[width], scheme=scheme)
+        found[name] = find_barriers(browser)
+    with signed_in(browser):
+        for name in forms:
+            show(browser, address + pages[name], width=WIDTHS[width], scheme=scheme)
+            browser.execute_script("document.querySelectorAll('details').forEach(each => each.open = true)")
+            found[f"{name} with forms"] = find_barriers(browser)
+    assert {name: barriers for name, barriers in found.items() if barriers} == {}
 
 
 def check_page(browser: webdriver.Chrome, name: str, width: str, scheme: str) -> None:
@@ -295,6 +333,41 @@ def test_the_keyboard_reaches_the_content_first_and_then_every_link(browser: web
     assert browser.switch_to.active_element.get_attribute("class") == "skip"
     browser.switch_to.active_element.send_keys(Keys.TAB)
     assert browser.switch_to.active_element.text == "Overview"
+
+
+@pytest.mark.sample(1, keep=["roster"])
+@pytest.mark.parametrize("page", [page for page in FORMS if page != "acts"])
+def test_the_keyboard_alone_reaches_every_control_of_the_forms(
+    browser: webdriver.Chrome, address: str, installation: Installation, page: str
+) -> None:
+    with signed_in(browser):
+        show(browser, address + pages_of(installation)[page])
+        browser.execute_script("document.querySelectorAll('details').forEach(each => each.open = true)")
+        controls = browser.find_elements(
+            By.CSS_SELECTOR, ".acts :is(summary, input:not([type=hidden]), select, button)"
+        )
+        reached = set()
+        focus = browser.find_element(By.TAG_NAME, "body")
+        while focus not in reached and len(reached) < 1000:
+            reached.add(focus)
+            focus.send_keys(Keys.TAB)
+            focus = browser.switch_to.active_element
+    assert len(controls) > 5
+    assert [each.get_attribute("outerHTML") for each in controls if each not in reached] == []
+
+
+def test_an_operator_acts_with_the_keyboard_alone(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    installation = fill()
+    with serving(installation, folder=tmp_path) as address, signed_in(browser):
+        show(browser, f"{address}/roster")
+        browser.execute_script(
+            "document.querySelectorAll('.acts summary')[1].focus()"
+        )  # others may be reached before it
+        for keys in (Keys.ENTER, Keys.TAB, "its disk is full", Keys.TAB, Keys.SPACE, Keys.TAB, Keys.ENTER):
+            browser.switch_to.active_element.send_keys(keys)
+        eventually(lambda: browser.current_url.endswith("/acts#act-1"))
+    [(act, _)] = installation.acts
+    assert (act.who, act.target, act.reason) == ("olga", "beta", "its disk is full")
 
 
 def test_a_slash_leads_to_the_search_and_enter_to_the_push(

@@ -21,7 +21,7 @@ from selenium.webdriver.common.by import By
 
 from pushlog.store.session import session_of
 from pushlog.store.storage import Pushlog
-from testing.builders.browser import open_browser
+from testing.builders.browser import find_barriers, open_browser
 from testing.waiting import eventually
 from testing.warm_hg import shared_hg
 from tests.pushlog.conftest import Site, environment
@@ -316,6 +316,17 @@ def test_every_text_has_contrast_in_the_dark(browser, long_words, style, width):
     assert background == "rgba(22, 24, 28, 1)"
     assert len(shown) > 100
     assert [(text, contrast) for text, _size, contrast in shown if contrast < 4.5] == []
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("style", STYLES)
+def test_our_part_of_the_page_bars_none_who_cannot_see_it(browser, long_words, style, scheme, width):
+    """So says axe-core; around it is the frame of Mercurial's style, which lacks a language, and in light ones contrast."""
+    with emulating(browser, width=width, scheme=scheme):
+        show_all(browser, long_words, style)
+        assert find_barriers(browser, ".pushlogform", ".pushlogtable", ".pushlogquery") == []
 
 
 @pytest.mark.sample(1)
