@@ -10,6 +10,8 @@ from hgext.vcsreplicator.relay.outside import OutsideWatch
 from hgext.vcsreplicator.words.errors import Unavailable
 from testing.builders.master.outboxes import PlainPort
 
+from .test_quiet import count_calls
+
 
 class Port(PlainPort):
     """Answers what the test says; keeps the repositories that it was asked about."""
@@ -96,6 +98,20 @@ def test_a_sound_repository_is_compared_again_once_it_has_changed(port: Port, tm
     port.answers[folder] = False
     assert look(watch, port, [folder]) == ([folder], [])
     assert look(watch, port, [folder]) == ([], [])
+
+
+def test_of_a_quiet_repository_the_files_are_seen_that_its_folders_do_not_show(port: Port, tmp_path: Path) -> None:
+    watch, folder = OutsideWatch(port), make_changelog(tmp_path / "one")
+    assert look(watch, port, [folder]) == ([folder], [])
+    calls = count_calls(lambda: list(watch.find([folder], 1.0, quiet={folder})))
+    assert calls["stat"] == 2
+    (tmp_path / "one" / ".hg" / "pushlog2.db").write_bytes(b"x")
+    assert look(watch, port, [folder]) == ([folder], []), "it is quiet no more"
+    for written in (b"xx", b"xxx"):
+        (tmp_path / "one" / ".hg" / "store" / "00changelog.i").write_bytes(written)
+        port.asked.clear()
+        assert list(watch.find([folder], 1.0, quiet={folder})) == []
+        assert port.asked == [folder]
 
 
 @pytest.mark.parametrize("answer", [None, OSError("unreadable")])

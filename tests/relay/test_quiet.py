@@ -159,5 +159,8 @@ def test_a_repository_replaced_by_another_one_is_looked_at(quiet: Round) -> None
 
 def test_a_folder_that_has_just_changed_is_read_again(quiet: Round, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "SETTLED", 60.0)
-    quiet.make(1000.0)
-    assert not quiet.found.quiet
+    for name in NAMES:
+        (quiet.root / name / ".hg/store/phaseroots").touch()
+    for _ in range(2):
+        quiet.make(1000.0)
+        assert not quiet.found.quiet

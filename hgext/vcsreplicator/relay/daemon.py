@@ -271,7 +271,7 @@ class _Relay:
         found = find_work(settings.roots, self._port, self._work, self._losses, now, self._quiet)
         for folder in found.folders if self._watch.successor(settings.source) else ():
             self._work.add(folder, Job.SEND)
-        found.troubles.extend(self._outside.find(found.folders, now))
+        found.troubles.extend(self._outside.find(found.folders, now, quiet=found.quiet))
         found.troubles.extend(self._gone.find(found, now, is_shared=self._reporter.is_shared))
         began = {name_trouble(trouble.text): trouble.since for trouble in self._found}
         self._found = [

@@ -8,7 +8,7 @@ Moves of bookmarks and phases alone are not found.
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import structlog
 
@@ -23,8 +23,7 @@ AT_ONCE = 100
 # Separates a repository's folder from the reason why it would refuse each push.
 WOULD_REFUSE = ": pushes are refused: "
 
-# The files that are compared. Device, inode, size and time of each were seen; None where there is none.
-_FILES = ("store/00changelog.i", "store/pushlog.log", "pushlog2.db")
+# Device, inode, size and time of the files that are compared, of `_observe_files`; None where there is none.
 _Seen = tuple[tuple[int, int, int, int] | None, ...]
 # What was compared, whether the changelog was changed without the extension, None if that is unknown, and why pushes are refused.
 _Comparison = tuple[_Seen, bool | None, str | None]
@@ -39,10 +38,12 @@ class OutsideWatch:
         # Those compared longest ago come first.
         self._compared: dict[str, _Comparison] = {}
 
-    def find(self, folders: Iterable[str], now: float) -> Iterator[ServiceTrouble]:
-        """Yield the troubles of these repositories.
+    def find(
+        self, folders: Iterable[str], now: float, *, quiet: Collection[str] = frozenset()
+    ) -> Iterator[ServiceTrouble]:
+        """Yield the troubles of these repositories; the folders of the `quiet` ones have not changed since the last call.
 
-        A repository is opened only if a file of _FILES differs from the last sound one. Those opened longest ago come
+        A repository is opened only if a file differs from that of the last sound one. Those opened longest ago come
         first, so that many unsound ones, or those never opened after a start, do not keep the others from their turn.
         """
         there, opened = dict.fromkeys(folders, _NEVER), Counter[tuple[bool, bool]]()
@@ -51,7 +52,9 @@ class OutsideWatch:
         for folder, former in list(self._compared.items()):
             compared, is_changed, refusal = former
             was_sound = is_changed is False and bool(compared)
-            seen, kind = _observe_files(folder), (bool(is_changed), was_sound)
+            seen, kind = _observe_files(folder, compared if folder in quiet else ()), (bool(is_changed), was_sound)
+            if was_sound and seen == compared and not refusal:
+                continue
             if opened[kind] < AT_ONCE and (not was_sound or seen != compared):
                 opened[kind] += 1
                 del self._compared[folder]
@@ -79,8 +82,11 @@ class OutsideWatch:
         return seen, True if is_changed is None and was_changed else is_changed, refusal
 
 
-def _observe_files(folder: str) -> _Seen:
-    return tuple(_observe_file(f"{folder}/.hg/{name}") for name in _FILES)
+def _observe_files(folder: str, known: _Seen) -> _Seen:
+    """Look at the files of a repository; one that was missing beside its store, in `known`, is not looked for."""
+    store, is_missing = f"{folder}/.hg/store", bool(known) and known[-1] is None
+    older = None if is_missing else _observe_file(f"{folder}/.hg/pushlog2.db")
+    return _observe_file(f"{store}/00changelog.i"), _observe_file(f"{store}/pushlog.log"), older
 
 
 def _observe_file(path: str) -> tuple[int, int, int, int] | None:

@@ -20,7 +20,7 @@ from .loss import LossWatch
 from .port import MasterPort
 from .reasons.grouping import group_troubles
 from .reasons.rights import explain, explain_closed, give_repositories
-from .scan import FolderTime, SeenFolder, find_repositories, is_folder, may_hold_repositories, read_time
+from .scan import FolderTime, SeenFolder, find_repositories, has_time, is_folder, may_hold_repositories, read_time
 from .work import Failure, Work
 
 logger = structlog.get_logger()
@@ -94,22 +94,24 @@ class QuietRepositories:
 
     def look(self, folder: str, work: Work, losses: LossWatch, now: float) -> list[ServiceTrouble] | None:
         """Do as `check_repository`; return None if nothing has changed since the last look."""
-        store = os.path.join(folder, ".hg", "store")
-        changed, known = read_time(store), self._quiet_before.get(folder)
+        store, known = f"{folder}/.hg/store", self._quiet_before.get(folder)
         is_failing = work.failed.get(folder) is not None or work.unrecovered.get(folder) is not None
-        is_turn, rights = folder not in self._folders, self._read_rights(os.path.dirname(folder))
+        is_turn, rights = folder not in self._folders, self._read_rights(folder[: folder.rindex("/")] or "/")
         if (
             known
             and not (is_turn or is_failing)
-            and (changed, read_time(known.segment), rights) == (known.changed, known.written, known.rights)
+            and rights == known.rights
+            and has_time(store, known.changed)
+            and has_time(f"{store}/{known.segment}", known.written)
             and losses.is_confirmed(folder, known.event)
         ):
             self._quiet[folder] = known
             return None
+        changed = read_time(store)
         troubles, sent = _look_into(folder, work, losses, now)
         if changed is not None and sent is not None and not troubles:
-            segment = os.path.join(store, SEGMENT.format(sent.segment))
-            if (written := read_time(segment)) is not None:
+            segment = SEGMENT.format(sent.segment)
+            if (written := read_time(f"{store}/{segment}")) is not None:
                 self._quiet[folder] = _QuietStore(changed, sent.id, segment, written, rights)
         return troubles
 

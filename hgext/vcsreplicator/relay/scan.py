@@ -37,8 +37,7 @@ class SeenFolder(NamedTuple):
 
     def is_unchanged(self, folder: str) -> bool:
         """Return whether the folder, and its `.hg` if it is a repository, are as they were."""
-        is_same = read_time(folder) == self.changed
-        return is_same and self.control in (None, read_time(os.path.join(folder, ".hg")))
+        return has_time(folder, self.changed) and (self.control is None or has_time(f"{folder}/.hg", self.control))
 
 
 def find_repositories(
@@ -94,6 +93,15 @@ def read_time(folder: str) -> FolderTime | None:
     # A time from before the clock was set back is settled, too: the next change has an earlier one.
     is_settled = abs(time.time() - found.st_ctime) > SETTLED
     return (found.st_dev, found.st_ino, found.st_ctime_ns) if is_settled else None
+
+
+def has_time(folder: str, known: FolderTime) -> bool:
+    """Return whether a folder or file still has the time that `read_time` returned."""
+    try:
+        found = os.stat(folder)
+    except OSError:
+        return False
+    return (found.st_dev, found.st_ino, found.st_ctime_ns) == known
 
 
 def may_hold_repositories(error: OSError) -> bool:
