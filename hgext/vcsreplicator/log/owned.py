@@ -76,7 +76,7 @@ class OwnedRecords:
 
     def _read(self) -> dict[str, bytes]:
         """Return the values that the log has, and remember where it ends."""
-        table = read_table(self._log, self._topic, keep=lambda _, key: key.startswith(self._prefix))
+        table = read_table(self._log, self._topic, keep=lambda each: (each.key or "").startswith(self._prefix))
         self._end = table.positions[self._topic, 0]
         found = {key.removeprefix(self._prefix): record.value for (_, key), record in table.records.items()}
         return {key: value for key, value in found.items() if value is not None}

@@ -52,12 +52,12 @@ def work_in_turns(
     instance, announce = instance or name_process(), only_once(ready)
     turns = Turns(log, {name}, instance, topic=WATCHES, kind=kind, patience=patience, stop=stop, clock=clock)
     key = f"{kind}{socket.gethostname()} {name}"
-    with Presence(log, key, instance, clock, topic=WATCHES, interval=BEAT) as presence, closing(turns):
+    with Presence(log, key, instance, clock, topic=WATCHES) as presence, closing(turns):
         while not stop.is_set():
             if not turns.find_turns():
                 announce()
                 continue
-            presence.report([name])
+            presence.report([name], interval=BEAT)
             try:
                 work(announce)
             except (Fenced, Unavailable) as error:
@@ -132,7 +132,9 @@ class Turns:
 
     def _begin(self) -> StandbyReader:
         """Read the reports; on a name that is in none no other process works."""
-        reports = read_table(self._log, self._topic, stop=self._stop, keep=lambda _, key: key.startswith(self._kind))
+        reports = read_table(
+            self._log, self._topic, stop=self._stop, keep=lambda each: (each.key or "").startswith(self._kind)
+        )
         now = self._clock.monotonic()
         rivals = {name: Rival(heard=now, works=name in self._fenced) for name in self._waiting}
         for record in reports.records.values():

@@ -85,7 +85,7 @@ def find_last_round(settings: GuardianSettings, log: Log) -> float | None:
     Raises Unavailable, BadConfig if the topic is missing, or MalformedEvent.
     """
     key = f"{_find_prefix(settings)}round"
-    value = read_table(log, WATCHES, keep=lambda _, each: each == key).value(WATCHES, key)
+    value = read_table(log, WATCHES, keep=lambda each: each.key == key).value(WATCHES, key)
     return None if value is None else from_json(LastRound, value).time
 
 

@@ -159,7 +159,7 @@ def _wait_for_namesake(settings: MirrorSettings, events: Log, roster: Roster, st
 
     Raises BadConfig if the former mirror is alive.
     """
-    table = read_table(events, ACKS, keep=lambda _, key: key == settings.name)
+    table = read_table(events, ACKS, keep=lambda record: record.key == settings.name)
     seals = OwnSeals(settings.name, Path(settings.folder))
     seals.take_roster(roster)
     namesakes = Namesakes(settings, instance_of(Path(settings.folder)), table.positions[ACKS, 0])
