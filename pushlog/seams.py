@@ -30,6 +30,8 @@ from . import versions
 # Mercurial has it.
 SEAMS = {
     "hgext.largefiles.lfutil": {"storepath": "repo hash forcelocal"},
+    "hgext3rd.evolve.obsdiscovery": {"_obshashcache._db": "self"},
+    "hgext3rd.evolve.stablerangecache": {"stablerangesqlbase._db": "self"},
     "mercurial.archival": {"zipit.addfile": "self name mode islink data"},
     "mercurial.bookmarks": {"_getbkfile": "repo"},
     "mercurial.bundle2": {

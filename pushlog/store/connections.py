@@ -28,7 +28,7 @@ def open_for_writing(
     whole or not at all; a power cut may undo one, which the file has. "OFF" becomes "NORMAL" where everything was synced before,
     so that what `boot` notes is on disk before anything is written that a power cut may lose.
     """
-    _refuse_foreign_files(path)
+    refuse_foreign_files(path)
     is_new = not os.path.exists(path)
     connection = sqlite3.connect(path, timeout=timeout_ms / 1000, isolation_level=None, check_same_thread=False)
     try:
@@ -115,7 +115,7 @@ def has_table(connection: sqlite3.Connection, name: str) -> bool:
     return connection.execute(statements.HAS_TABLE, (name,)).fetchone() is not None
 
 
-def _refuse_foreign_files(path: str) -> None:
+def refuse_foreign_files(path: str) -> None:
     """Raise `sqlite3.OperationalError` for a link, and for a journal that names another file.
 
     SQLite would write to another database, or remove that file, with the rights of this user. An account that may write the

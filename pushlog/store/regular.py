@@ -17,7 +17,7 @@ from typing import Any
 
 from mercurial import streamclone, util
 
-from ..seams import wrap
+from ..seams import find_extension, wrap
 from .opening import open_regular, walk
 
 _CONTROL = b"/.hg/"
@@ -29,6 +29,27 @@ def install() -> None:
     wrap("mercurial.util", "posixfile", _open_file)
     vars(streamclone)["open"] = vars(util)["posixfile"]  # a stream clone opens files with Python's own function
     wrap("mercurial.config", "config.read", _read_settings)
+
+
+@functools.cache
+def guard_evolve() -> None:
+    """Have evolve, if it is loaded, go on without a cache that is a link, or beside which a journal names another file.
+
+    Its caches are databases of SQLite.
+    """
+    if find_extension(b"evolve") is not None:
+        wrap("hgext3rd.evolve.stablerangecache", "stablerangesqlbase._db", _connect)
+        wrap("hgext3rd.evolve.obsdiscovery", "_obshashcache._db", _connect)
+
+
+def _connect(orig: Any, self: Any) -> Any:
+    from . import connections  # a server over SSH answers before it loads this
+
+    try:
+        connections.refuse_foreign_files(os.fsdecode(self._path))
+    except (OSError, connections.sqlite3.Error):
+        return None
+    return orig(self)
 
 
 def _open_file(orig: Any, name: bytes, mode: bytes | str = b"r", *rest: Any, **named: Any) -> Any:

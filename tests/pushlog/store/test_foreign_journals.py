@@ -3,12 +3,14 @@
 
 import contextlib
 import sqlite3
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from pushlog.store import connections
 from testing.journals import write_foreign_journal
+from testing.warm_hg import shared_hg
 
 
 @pytest.fixture
@@ -40,6 +42,26 @@ def test_a_writer_follows_no_link_to_a_database_and_its_journal(database: Path) 
     with pytest.raises(sqlite3.OperationalError, match=r"pushlog2\.db is a link; replace it by its file"):
         connections.open_for_writing(str(link), timeout_ms=100).close()
     assert (database.parent / "precious").exists()
+
+
+@pytest.mark.processes
+def test_evolve_removes_no_file_that_a_journal_of_its_caches_names(tmp_path: Path) -> None:
+    def run(*arguments: str) -> None:
+        loaded = [f"--config=extensions.{name}=" for name in ("pushlog", "evolve")]
+        subprocess.run([shared_hg(), *loaded, *arguments], cwd=tmp_path, check=True)
+
+    run("init")
+    (tmp_path / "file").touch()
+    for command in ("commit --addremove -m first", "amend -m second", "debugupdatecache"):
+        run(*command.split(), "--config=ui.username=dana")
+    caches = sorted((tmp_path / ".hg/cache").glob("*.sqlite"))
+    for cache in caches:
+        (tmp_path / cache.name).write_text("precious")
+        write_foreign_journal(cache, tmp_path / cache.name)
+    run("amend", "-m", "third", "--config=ui.username=dana")
+    run("debugupdatecache")
+    assert len(caches) == 2
+    assert all((tmp_path / cache.name).exists() for cache in caches)
 
 
 def test_the_journal_that_a_kill_left_is_rolled_back_by_a_writer(database: Path) -> None:
