@@ -78,6 +78,16 @@ def test_what_is_not_as_the_event_says_is_refused(blobs):
         blobs.open(dataclasses.replace(attachment, name="../../etc/passwd"))
 
 
+@pytest.mark.timeout(20)
+def test_a_blob_of_another_size_is_refused_unread(tmp_path):
+    blobs = open_blobs(f"file://{tmp_path}")
+    attachment = blobs.put(iter(PIECES))
+    [file] = tmp_path.rglob("*.hg")
+    os.truncate(file, 1 << 40)
+    with pytest.raises(MalformedEvent, match="1099511627776 bytes"):
+        blobs.open(attachment)
+
+
 @pytest.mark.parametrize("url", ["file:///proc/no/blobs/here", "s3://no-such-bucket-of-ours"])
 def test_a_store_that_is_not_there_is_unavailable(url, aws, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", aws.url)

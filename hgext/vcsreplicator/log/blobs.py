@@ -246,10 +246,10 @@ def _closed_on_error(file: IO[bytes]) -> Iterator[IO[bytes]]:
 
 def _check(file: Any, attachment: Attachment) -> None:
     """Raise MalformedEvent if the file is not the attachment; otherwise rewind it."""
+    size = file.seek(0, os.SEEK_END)
     file.seek(0)
-    digest = hashlib.file_digest(file, "sha256")
-    size = file.tell()
-    if size > BUNDLE_LIMIT or size != attachment.size or digest.hexdigest() != attachment.sha256:
+    is_sized = size == attachment.size and size <= BUNDLE_LIMIT  # only then is it worth reading
+    if not is_sized or hashlib.file_digest(file, "sha256").hexdigest() != attachment.sha256:
         raise MalformedEvent(f"blob {attachment.name}: {size} bytes with another hash than the event names")
     file.seek(0)
 
