@@ -62,7 +62,7 @@ def _measure(kafka: Kafka, count: int) -> list[tuple[float, float]]:
     ):
         log.create([*topics(), replace(raw_topic("raw"), partitions=PARTITIONS), raw_topic("decoded")])
         processes = [opened.enter_context(decoder(url, DecodeSettings(repeats="none"))) for _ in range(count)]
-        eventually(lambda: count_members(admin, f"{prefix}{GROUP}") == count, "each decoder has a share")
+        eventually(lambda: count_members(admin, f"{prefix}{GROUP}-raw") == count, "each decoder has a share")
         for number in range(ROUNDS):
             found.append(_decode_backlog(log, [process.pid for process in processes], _make_records(number)))
     return found

@@ -30,6 +30,9 @@ VERIFY_KEY, GUARDIAN_KEY, POLL_KEY = "verify ", "guardian ", "poll "
 # Those of services of which one process works, and others may stand by.
 STANDBY_KEYS = (AGGREGATOR_KEY, NOTIFIER_KEY, GUARDIAN_KEY, POLL_KEY)
 
+# The group of the decoders' positions; with a topic behind it, the group whose members divide that.
+DECODE_GROUP = "decode"
+
 # The key of the newest promotion in topic `services`.
 MASTER_KEY = "master"
 

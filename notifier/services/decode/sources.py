@@ -12,6 +12,7 @@ from prometheus_client import Gauge
 
 from hgext.vcsreplicator.log import Log, NewRecord, Reader, Transactor
 from hgext.vcsreplicator.words.errors import Rejected
+from hgext.vcsreplicator.words.records import DECODE_GROUP
 
 from ...clients.amqp.outgoing import OutgoingMessage
 from .settings import name_unreadable
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
     from .queues import OutputQueues
 
 
-# The group whose positions are the decoder's, for each topic, and whose members are the decoders.
-GROUP = "decode"
+# The group whose positions are the decoder's, for each topic.
+GROUP = DECODE_GROUP
+
+# Seconds between two looks whether there are partitions for a decoder that stands by.
+STANDBY = 1.0
 
 PARTITIONS = Gauge("vcsreplicator_decode_partitions", "Partitions of the input that this process has; 0: stands by")
 
@@ -56,7 +60,7 @@ class LogSource:
 
     def __init__(self, log: Log, topic: str) -> None:
         self._log, self._topic = log, topic
-        self._member = log.member(GROUP, topic)
+        self._member = log.member(f"{GROUP}-{topic}", topic)
         self._transactors: dict[int, Transactor] = {}
         self._reader: Reader | None = None
         try:
@@ -71,14 +75,14 @@ class LogSource:
         return sorted(self._transactors)
 
     def read(self, timeout: float, limit: int) -> list[RawArrival]:
-        """Return at most `limit` messages; [] if none came within `timeout` seconds.
+        """Return at most `limit` messages; [] if none came within `timeout` seconds, or this decoder stands by.
 
         Messages of a partition follow each other. Call it once all that it returned before is acknowledged: then the share may
         change. Raises Unavailable or Expired.
         """
         self._follow_share()
         if self._reader is None:
-            time.sleep(timeout)
+            time.sleep(STANDBY)
             return []
         return [
             RawArrival(line=record.value or b"", place=record.topic, partition=record.partition, offset=record.offset)

@@ -156,7 +156,7 @@ class SqliteLog(Log):
         return SqliteTransactor(self.commit, identity, epoch)
 
     def member(self, group: str, topic: str) -> GroupMember:
-        return SqliteMember(self.path.with_name(f"{self.path.name}-{group}-{topic}.lock"), self.partitions(topic))
+        return SqliteMember(self.path.with_name(f"{self.path.name}-{group}.lock"), self.partitions(topic))
 
     def commit(
         self,

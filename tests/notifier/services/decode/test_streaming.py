@@ -411,7 +411,7 @@ def test_a_decoder_that_was_taken_for_dead_writes_nothing_more(kafka: Any, uniqu
         decoder(url, settings) as stopped,
         decoder(url, settings) as other,
     ):
-        eventually(lambda: count_members(admin, f"{unique_name}.{GROUP}") == 2, "both have a share")
+        eventually(lambda: count_members(admin, f"{unique_name}.{GROUP}-raw") == 2, "both have a share")
         feed_divided(log, range(1000))
         eventually(lambda: sum(log.stored(GROUP, "raw").values()) > 0, "they work")
         stopped.send_signal(signal.SIGSTOP)
@@ -419,7 +419,7 @@ def test_a_decoder_that_was_taken_for_dead_writes_nothing_more(kafka: Any, uniqu
         feed_divided(log, range(1000, 1400))
         settled(log)
         stopped.send_signal(signal.SIGCONT)
-        eventually(lambda: count_members(admin, f"{unique_name}.{GROUP}") == 2, "it has joined again")
+        eventually(lambda: count_members(admin, f"{unique_name}.{GROUP}-raw") == 2, "it has joined again")
         feed_divided(log, range(1400, 1800))
         settled(log)
         for process in (stopped, other):
