@@ -646,6 +646,8 @@ def test_members_share_all_partitions_and_a_leaver_leaves_its_own(log: Log, open
         return is_whole and all(shares) == isinstance(log, KafkaLog)
 
     eventually(is_divided, "each partition has one member")
+    known = [each for share in log.shares("group").values() for each in share]
+    assert sorted(known) == ([(EVENTS, number) for number in every] if isinstance(log, KafkaLog) else [])
     first.close()
     eventually(lambda: second.share() == every, "the other has all")
 

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from hgext.vcsreplicator import status
+from hgext.vcsreplicator.dashboard.recent import RecentEvents
+from hgext.vcsreplicator.dashboard.view import make_view
 from hgext.vcsreplicator.log import ACKS, NOTICES, ROSTER, SERVICES, STATE, WATCHES, NewRecord, topics
 from hgext.vcsreplicator.log.reports import INTERVAL
 from hgext.vcsreplicator.status.findings import Expectations, findings
 from hgext.vcsreplicator.status.follower import Follower, look_at_destinations
-from hgext.vcsreplicator.status.summary import list_services
+from hgext.vcsreplicator.status.summary import list_services, make_summary
 from hgext.vcsreplicator.words.records import (
     AggregatorHeartbeat,
     MirrorHeartbeat,
@@ -324,6 +326,17 @@ def test_records_of_watches_that_are_no_reports_are_passed_over(installation: In
         installation.write(WATCHES, key, report)
     installation.clock.advance(600.0)
     assert not installation.picture().reports.keys() & {"relay master", "guardian/broker:5672/%2F/round"}
+
+
+def test_decoders_are_listed_with_their_partitions_or_as_a_standby(installation: Installation) -> None:
+    installation.log.shares = lambda beginning: {"b/2": [], "a/1": [("raw", 2), ("raw", 0)]}  # type: ignore[method-assign]
+    picture = installation.picture()
+    look_at_destinations(installation.log, picture)
+    now = installation.clock.now()
+    listed = {line.title: line.seen for line in make_summary(picture, now, Expectations()).services}
+    assert listed["decode a/1 (raw/0, raw/2)"] == listed["decode b/2 (standby)"] == now
+    rows = make_view(picture, RecentEvents(installation.log), now, Expectations()).services
+    assert {row.name: row.is_silent for row in rows}["decode a/1 (raw/0, raw/2)"] is False
 
 
 def test_a_notifier_without_a_standby_is_missed_through_its_destinations(installation: Installation) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from ..status import SILENT, MirrorLags, Picture
 from ..status.findings import SILENT_AGGREGATOR, Expectations, findings, is_silent_service
 from ..status.pushes import PushQuery
-from ..status.summary import list_mirrors, list_services
+from ..status.summary import list_decoders, list_mirrors, list_services
 from ..status.wording import Finding, Severity
 from ..words.records import AGGREGATOR, DESTINATION_KEY, Ack, RepositoryState, RoundProgress
 from ..words.roster import FROM, MirrorState, Verb
@@ -72,7 +72,7 @@ class MirrorRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceRow:
-    """The aggregator, a relay or a destination.
+    """The aggregator, a relay, a destination or a decoder.
 
     `oldest` is when the first notice that it lacks was written. It `is_silent` if it has sent no heartbeat for too long.
     """
@@ -278,6 +278,8 @@ def _list_services(picture: Picture, expected: Expectations, now: float) -> Iter
             oldest=line.oldest,
             troubles=line.troubles,
         )
+    for line in list_decoders(picture, now):
+        yield ServiceRow(name=line.title, seen=now, is_silent=False)
 
 
 def _list_repositories(picture: Picture, now: float) -> list[RepositoryRow]:

@@ -363,9 +363,16 @@ class Log(Protocol):
     def member(self, group: str, topic: str) -> GroupMember:
         """Join the processes of this group that divide the topic's partitions.
 
-        The positions of such a group are stored by transactors alone. In a log for one machine one member has all partitions, and
-        the others stand by until it ends.
+        A group has one topic. Its positions are stored by transactors alone. In a log for one machine one member has all
+        partitions, and the others stand by until it ends.
         """
+
+    def shares(self, beginning: str) -> dict[str, list[PartitionKey]]:
+        """Return the partitions that each member has, by its host and process; none for one that stands by.
+
+        The names of the members' groups have this beginning. A log for one machine does not know its members, and returns none.
+        """
+        return {}
 
     def acknowledge(
         self, group: str, topic: str, positions: Positions, *, metadata: Mapping[int, str] | None = None

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..log import ACKS, ROSTER, SERVICES, STATE, WATCHES, Record, TopicComparison
+from ..log import ACKS, ROSTER, SERVICES, STATE, WATCHES, PartitionKey, Record, TopicComparison
 from ..words import roster as rosters
 from ..words.errors import MalformedEvent, Refused
 from ..words.records import (
@@ -68,6 +68,7 @@ class Picture:
     lacking: Mapping[str, int] = field(default_factory=dict)
     oldest: Mapping[str, float] = field(default_factory=dict)
     unread: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    decoders: Mapping[str, Sequence[PartitionKey]] = field(default_factory=dict)
     moved: dict[str, float] = field(default_factory=dict)
     errors: int = 0
     reports: dict[str, ServiceReport] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from ..log import ACKS, ERRORS, NOTICES, ROSTER, SERVICES, STATE, WATCHES, Log, 
 from ..log.table import find_beginnings, read_on
 from ..words.clock import Clock, SystemClock
 from ..words.errors import BadConfig, Expired, NotAuthorized
-from ..words.records import DESTINATION_GROUP, SUBMITTED_KEY, UNREAD, ErrorRecord
+from ..words.records import DECODE_GROUP, DESTINATION_GROUP, SUBMITTED_KEY, UNREAD, ErrorRecord
 from ..words.shape import try_json
 from . import SILENT, Picture
 
@@ -170,7 +170,7 @@ def look_at_topics(log: Log, picture: Picture) -> None:
 
 
 def look_at_destinations(log: Log, picture: Picture) -> None:
-    """Count the notices that each destination lacks, and the records of `errors`.
+    """Count the notices that each destination lacks, and the records of `errors`; find the decoders.
 
     Also find the time of the first notice that each lacks. On Kafka each transaction takes an offset as well, so this function
     reads some records to count them; for more, the difference of the offsets is good enough.
@@ -186,7 +186,7 @@ def look_at_destinations(log: Log, picture: Picture) -> None:
         lacking[name] = len(found) if len(found) < COUNTED else end - start
         if found:
             oldest[name] = found[0].time
-    picture.lacking, picture.oldest = lacking, oldest
+    picture.lacking, picture.oldest, picture.decoders = lacking, oldest, log.shares(f"{DECODE_GROUP}-")
     beginning, end = log.beginnings(ERRORS)[0], log.ends(ERRORS)[0]
     errors = _read_some(log, ERRORS, beginning, end, limit=COUNTED_ERRORS)
     picture.unread = _find_unread(errors)

@@ -47,10 +47,10 @@ class MirrorLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceLine:
-    """A service by its key in `services` or `watches`.
+    """A service by its key in `services` or `watches`, or a decoder.
 
     `oldest` is when the first notice that it lacks was written, `seen` when it reported last; `standby` whether it only stands by
-    for others, None for a service that never does.
+    for others, None for a service that never does. `partitions` are a decoder's, each as `TOPIC/NUMBER`.
     """
 
     name: str
@@ -59,13 +59,14 @@ class ServiceLine:
     seen: Time | None = None
     troubles: tuple[str, ...] = ()
     standby: bool | None = None
+    partitions: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
-        """The name, and whether an aggregator or notifier works."""
+        """The name, and whether an aggregator or notifier works, or which partitions a decoder has."""
         if self.standby is None:
             return self.name
-        return f"{self.name} (standby)" if self.standby else f"{self.name} (active)"
+        return f"{self.name} ({'standby' if self.standby else ', '.join(self.partitions) or 'active'})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +139,7 @@ def make_summary(picture: Picture, now: float, expected: Expectations) -> Summar
         aggregator=picture.seen(AGGREGATOR) if beat else None,
         roster=beat.roster if beat else None,
         mirrors=tuple(list_mirrors(picture, lags)),
-        services=tuple(list_services(picture, expected.relay)),
+        services=(*list_services(picture, expected.relay), *list_decoders(picture, now)),
         waiting=tuple(
             WaitingLine(
                 path=state.path,
@@ -231,3 +232,10 @@ def list_services(picture: Picture, relay: str | None) -> Iterator[ServiceLine]:
             troubles=tuple(trouble.text for trouble in report.troubles) if report else (),
             standby=report.is_standby if report and name.startswith(STANDBY_KEYS) else None,
         )
+
+
+def list_decoders(picture: Picture, now: float) -> Iterator[ServiceLine]:
+    """Yield the decoders that divide topics, as the log knows them now."""
+    for decoder, share in sorted(picture.decoders.items()):
+        partitions = tuple(f"{topic}/{number}" for topic, number in sorted(share))
+        yield ServiceLine(name=f"decode {decoder}", seen=now, standby=not share, partitions=partitions)

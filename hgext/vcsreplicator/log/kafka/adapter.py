@@ -114,6 +114,19 @@ class KafkaLog(Log):
     def member(self, group: str, topic: str) -> GroupMember:
         return KafkaMember(self.broker, group, topic)
 
+    def shares(self, beginning: str) -> dict[str, list[PartitionKey]]:
+        names, prefix = self._list_groups(beginning), self.options.prefix
+        found = self.broker.ask("members of groups", lambda admin: admin.describe_groups(names)) if names else {}
+        shares: dict[str, list[PartitionKey]] = {}
+        for member in (member for group in found.values() for member in group["members"]):
+            topics = member["member_assignment"]["assigned_partitions"] if member["member_assignment"] else ()
+            shares.setdefault(member["client_id"], []).extend(
+                (topic["topic"].removeprefix(prefix), partition)
+                for topic in topics
+                for partition in topic["partitions"]
+            )
+        return shares
+
     # Positions
 
     def acknowledge(
@@ -135,8 +148,7 @@ class KafkaLog(Log):
 
     def groups(self, topic: str) -> dict[str, dict[int, int]]:
         self.partitions(topic)
-        listed = self.broker.ask("list the groups", lambda admin: admin.list_groups())
-        names = sorted({group["group_id"] for group in listed if group["group_id"].startswith(self.options.prefix)})
+        names = self._list_groups("")
         found = self._read_stored(names, topic) if names else {}
         return {
             name.removeprefix(self.options.prefix): {number: at.offset for number, at in positions.items()}
@@ -150,6 +162,13 @@ class KafkaLog(Log):
             self._drop_appender(producer)
 
     # Inside
+
+    def _list_groups(self, beginning: str) -> list[str]:
+        """Return the full names of the groups whose names begin so."""
+        listed = self.broker.ask("list the groups", lambda admin: admin.list_groups())
+        return sorted(
+            {group["group_id"] for group in listed if group["group_id"].startswith(self.broker.full(beginning))}
+        )
 
     def _stored_of(self, group: str, topic: str) -> dict[int, OffsetAndMetadata]:
         return self._read_stored([self.broker.full(group)], topic).get(self.broker.full(group), {})

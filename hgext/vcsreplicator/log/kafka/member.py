@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The members of a consumer group of Kafka, which divide the partitions of a topic."""
 
+import os
+import socket
 from contextlib import suppress
 
 from kafka import KafkaConsumer
@@ -27,6 +29,7 @@ class KafkaMember:
                 broker.options,
                 KafkaConsumer,
                 group_id=broker.full(group),
+                client_id=f"{socket.gethostname()}/{os.getpid()}",
                 enable_auto_commit=False,
                 allow_auto_create_topics=False,
                 metrics_enabled=False,
