@@ -83,10 +83,13 @@ def test_an_act_never_has_the_number_of_one_of_a_lost_topic(log: MemoryLog, tmp_
     with_topics(former)
     journal = ActJournal(str(tmp_path / "acts.db"), former)
     taken = {journal.begin(ACT, f"{number}")[0] for number in range(4)}
+    for number in list(taken):
+        journal.end(number, ActOutcome.DONE, "skipped")
+    taken.add(journal.begin(ACT, "later")[0])  # has a number that comes again in the new topic
     journal = ActJournal(str(tmp_path / "acts.db"), log)
     added = {journal.begin(ACT, f"{number}")[0] for number in range(4, 8)}
     assert len(added - taken) == 4
-    assert {each.number for each in ActJournal(str(tmp_path / "other.db"), log).list_newest(9)} == added | taken
+    assert {each.number for each in ActJournal(str(tmp_path / "other.db"), log).list_newest(99)} == added | taken
 
 
 def test_two_acts_to_which_an_earlier_release_gave_one_number_are_shown(log: MemoryLog, tmp_path: Path) -> None:
