@@ -227,7 +227,7 @@ def test_skip_says_what_it_would_do_and_acts_on_yes(file: Path, running: Notifie
 
 def test_list_shows_trouble(file: Path, running: Notifier, log: Log) -> None:
     publish_pushes(log, "x", 7, 7)
-    eventually(lambda: re.search(r"failing since 2.{18}: no", say(file, "destination", "list")))
+    eventually(lambda: re.search(r"failing since 2.{18} UTC: no", say(file, "destination", "list")))
     assert json.loads(say(file, "destination", "list", "--json"))["lines"]["trouble"] == "no"
 
 
@@ -237,7 +237,7 @@ def test_list_says_since_when_the_notifier_reports_nothing(file: Path, running: 
     with closing(StateDatabase(f"{tmp_path}/notifier.db")) as state:
         last = state.conditions()["lines"]
         state.record_condition("lines", last, now=last["time"] - 100)
-    assert re.search(r"no report since 2.{18}; before that: delivering", say(file, "destination", "list"))
+    assert re.search(r"no report since 2.{18} UTC; before that: delivering", say(file, "destination", "list"))
 
 
 def test_what_only_reads_makes_no_file(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,6 +295,10 @@ def test_delivery_is_shown_and_sent_again(file: Path, running: Notifier, log: Lo
         assert (shown["state"], shown["error"], shown["body"]["type"]) == ("exhausted", "status 500", "changegroup.1")
         assert [(each["status"], each["answer"]) for each in shown["attempts"]] == [(500, "no \x1b disk")] * 2
         assert all(0 < each["duration"] < 60 for each in shown["attempts"])
+        assert [each["ended"] for each in shown["attempts"]] == [
+            f"{datetime.datetime.fromtimestamp(each['ended_at'], datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
+            for each in shown["attempts"]
+        ]
         assert "\x1b" not in say(file, "deliveries", "show", "1")
         assert "webhook-signature" not in endpoint.requests[0].headers
         endpoint.reply = lambda request: Reply()

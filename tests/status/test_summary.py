@@ -379,12 +379,14 @@ def test_what_an_operator_paused_is_a_note_for_as_long_as_it_is_reported() -> No
     assert text not in "".join(summary.recent)
 
 
-def test_more_paused_subscriptions_than_a_report_names_are_notes() -> None:
+def test_more_than_a_report_names_of_what_operators_made_are_notes() -> None:
     made = Installation()
     made.ack(3)
-    meant = [ServiceTrouble(text=f"subscription {each} is paused", since=0.0, is_meant=True) for each in range(25)]
+    meant = [ServiceTrouble(text=f"subscription {each} is unsigned", since=0.0, is_meant=True) for each in range(25)]
     ServiceReporter(made.log, "destination hooks").report(meant, now=made.clock.now())
     expected = Expectations(destinations=("lines", "hooks"), mirrors=("alpha",))
     summary = make_summary(made.picture(), made.clock.now(), expected)
     assert not any("more" in found.text for found in summary.findings)
-    assert summary.notes[-1] == "destination hooks: 5 more that are paused; see: vcsreplicator subscription list"
+    assert summary.notes[-1] == (
+        "destination hooks: 5 more that operators paused or left unsigned; see: vcsreplicator subscription list"
+    )

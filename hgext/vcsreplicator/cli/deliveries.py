@@ -54,7 +54,7 @@ def list_(
     with open_deliveries(config, destination) as deliveries:
         rows = deliveries.newest(state=state, subscription=subscription, limit=last)
         counts = deliveries.counts()
-    headings = ("id", "subscription", "state", "attempts", "next", "type", "repository", "error")
+    headings = ("id", "subscription", "state", "attempts", "next (UTC)", "type", "repository", "error")
     print_listing(rows, headings, map(_row_of, rows), as_json=as_json)
     if not as_json:
         click.echo(", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "no deliveries")
@@ -72,12 +72,15 @@ def _row_of(row: Mapping[str, Any]) -> tuple[str, ...]:
 @with_webhook
 @with_config
 def show(config: Config, destination: str | None, number: int) -> None:
-    """Show one delivery completely, with its body."""
+    """Show one delivery completely, with its body.
+
+    Times are seconds since the epoch; that of an attempt is there in words too.
+    """
     with open_deliveries(config, destination) as deliveries:
         row = deliveries.show(number)
     if row is None:
         raise Refused(f"there is no delivery {number}")
-    print_json(row)
+    print_json({**row, "attempts": [{**each, "ended": f"{when(each['ended_at'])} UTC"} for each in row["attempts"]]})
 
 
 @command.command()

@@ -66,6 +66,10 @@ def command(config: Config, output: str) -> None:
 
 def _describe(entry: Entry) -> str:
     event, push = entry.event, entry.event.changes.push
-    what = f"push {push.id} of {visible(push.user)}, {when(push.date)}" if push else f"{event.type}, {when(event.time)}"
+    what = (
+        f"push {push.id} of {visible(push.user)}, {when(push.date)} UTC"
+        if push
+        else f"{event.type}, {when(event.time)} UTC"
+    )
     names = ", ".join(bookmark.name for bookmark in event.changes.bookmarks)
     return f"{visible(event.path)}: event {event.seq}: {what}" + (f"; bookmarks {visible(names)}" if names else "")

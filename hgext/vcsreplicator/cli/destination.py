@@ -49,10 +49,10 @@ def _row_of(name: str, row: Mapping[str, Any] | None, now: float) -> tuple[str, 
     if row["paused"]:
         what = "paused"
     elif row["trouble"]:
-        what = f"failing since {when(row.get('since'))}: {row['trouble']}"
-    what = "; ".join([what, *(f"{part['trouble']} (since {when(part['since'])})" for part in row.get("parts", ()))])
+        what = f"failing since {when(row.get('since'))} UTC: {row['trouble']}"
+    what = "; ".join([what, *(f"{part['trouble']} (since {when(part['since'])} UTC)" for part in row.get("parts", ()))])
     if is_overdue(row["time"], now):
-        what = f"no report since {when(row['time'])}; before that: {what}"
+        what = f"no report since {when(row['time'])} UTC; before that: {what}"
     age = f"{row['oldest_age']:.0f} s" if row["oldest"] else ""
     return name, what, str(row["position"]), str(row["waiting"]), age, when(row["time"])
 

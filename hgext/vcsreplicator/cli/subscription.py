@@ -76,7 +76,7 @@ def _row_of(data: Mapping[str, Any]) -> tuple[str, ...]:
     if data["paused_reason"]:
         state = f"paused: {data['paused_reason']}"
     elif data["failing_since"]:
-        state = f"failing since {when(data['failing_since'])}"
+        state = f"failing since {when(data['failing_since'])} UTC"
     return data["name"], state, wanted["url"], " ".join(wanted["types"]), wanted["filter"] or "", data["origin"]
 
 

@@ -124,7 +124,7 @@ def _note_meant(picture: Picture, now: float, expected: Expectations) -> Iterato
             continue
         yield from (trouble.text for trouble in report.troubles if trouble.is_meant)
         if (more := _count_unnamed(report)) and _ends_with_meant(report):
-            yield f"{service}: {more} more that are paused; see: vcsreplicator subscription list"
+            yield f"{service}: {more} more that operators paused or left unsigned; see: vcsreplicator subscription list"
 
 
 def _count_unnamed(report: ServiceReport) -> int:

@@ -130,7 +130,8 @@ class Webhooks:
         for each in self._deliveries.subscriptions.all():
             if each.origin == "command" and not each.subscription.is_signed:
                 text = (
-                    f"subscription {each.name} of {self.name} is unsigned; its receiver cannot know who sent a request"
+                    f"subscription {each.name} of {self.name} is unsigned; its receiver cannot know who sent a request;"
+                    f" vcsreplicator subscription rotate {each.name} gives it a key"
                 )
                 found.append(ServiceTrouble(text=text, since=each.created_at, is_meant=True))
             paused, since, last = each.paused_reason, each.failing_since, None

@@ -45,6 +45,17 @@ def test_a_dry_run_shows_every_file_and_changes_nothing(tmp_path: Path) -> None:
     assert snapshot(tmp_path) == {}
 
 
+def test_a_developer_without_an_account_is_refused_before_any_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Machine().find_unknown(("root", "no-such-account")) == ["no-such-account"]
+    assert Machine(str(tmp_path)).find_unknown(("no-such-account",)) == []
+    monkeypatch.setattr(Machine, "find_unknown", lambda self, accounts: list(accounts))  # as without the prefix
+    refused = run(tmp_path, "--yes", "--developer", "dana")
+    assert str(refused.exception) == "setup: --developer: there is no account dana: make it first"
+    assert snapshot(tmp_path) == {}
+
+
 def test_a_second_run_changes_nothing_and_says_so(tmp_path: Path) -> None:
     assert run(tmp_path, "--yes").exit_code == 0
     made = snapshot(tmp_path)

@@ -100,6 +100,8 @@ def command(
     ask = None if yes or dry_run else _ask
     chosen = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items() if value}
     answers = choose_answers(chosen, shape.plain(machine.answers) or {}, _find_name(), ask)
+    if unknown := machine.find_unknown(answers.developers):
+        raise Refused(f"setup: --developer: there is no account {visible(', '.join(unknown))}: make it first")
     examined = _examine(machine, answers)
     if not machine.has_prefix and not dry_run:
         fix = _settle_rights(machine, answers, examined, is_fixed=fix, may_ask=ask is not None)

@@ -16,7 +16,7 @@ import shlex
 import stat
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,10 @@ class Machine:
 
     def place(self, path: str) -> Path:
         return Path(f"{self._prefix}{path}")
+
+    def find_unknown(self, accounts: Sequence[str]) -> list[str]:
+        """Return the accounts that this machine lacks; none below a prefix, where users are left out."""
+        return [] if self._prefix else [each for each in accounts if not _finds(pwd.getpwnam, each)]
 
     def find_difference(self, step: SetupStep) -> str | None:
         """Return "" if the step is still to do, None if nothing is, else what is there in its place."""
