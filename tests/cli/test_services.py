@@ -7,12 +7,15 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 
 import pytest
 
 from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.service import EXIT_CONFIG
+from testing.services.cache import CHECKOUT
+from tests.house.test_units import values
 
 pytestmark = pytest.mark.processes
 
@@ -39,6 +42,53 @@ def test_a_service_runs_with_standard_error_closed(tmp_path: Path) -> None:
             finally:
                 service.terminate()
     assert service.returncode == 0
+
+
+# An aggregator whose reading of the log lasts until a line comes.
+LOADING = """
+import sys
+from hgext.vcsreplicator import service
+from hgext.vcsreplicator.aggregator import standby
+from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
+from hgext.vcsreplicator.log import PENDING, topics
+from testing.builders.log.memorylog import MemoryLog
+
+class SlowLog(MemoryLog):
+    def beginnings(self, topic, *arguments):
+        if topic == PENDING:
+            print("loading", flush=True)
+            sys.stdin.readline()
+        return super().beginnings(topic, *arguments)
+
+log = SlowLog()
+log.create(topics(partitions=1))
+sys.exit(service.serve(lambda stop, ready: standby.run(AggregatorSettings(), log, stop=stop, ready=ready, host="one")))
+"""
+
+
+def test_systemd_waits_for_an_aggregator_that_loads_for_long(tmp_path: Path) -> None:
+    """This process is in the place of systemd with `Type=notify`; how long it waits is in the unit."""
+    address, words = str(tmp_path / "notify"), [sys.executable, "-c", LOADING]
+    [limit] = values(CHECKOUT / "docs/systemd/vcsreplicator-aggregator.service", "TimeoutStartSec")
+    assert float(limit) > 200, "systemd would end it, and it would load from the beginning"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
+        notified.bind(address)
+        environment = {**os.environ, "NOTIFY_SOCKET": address, "PYTHONPATH": str(CHECKOUT)}
+        with subprocess.Popen(words, env=environment, text=True, stdin=PIPE, stdout=PIPE, stderr=DEVNULL) as service:
+            assert service.stdin
+            assert service.stdout
+            try:
+                assert service.stdout.readline() == "loading\n"
+                notified.settimeout(0.3)
+                with pytest.raises(TimeoutError):
+                    notified.recv(64)
+                service.stdin.close()
+                notified.settimeout(60.0)
+                assert notified.recv(64) == b"READY=1"
+            finally:
+                service.terminate()
+                ended = service.wait(60)
+    assert ended == 0
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
