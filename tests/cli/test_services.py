@@ -86,6 +86,7 @@ def test_systemd_waits_for_an_aggregator_that_loads_for_long(tmp_path: Path) -> 
                 notified.settimeout(60.0)
                 assert notified.recv(64) == b"READY=1"
             finally:
+                service.stdin.close()
                 service.terminate()
                 ended = service.wait(60)
     assert ended == 0
