@@ -53,7 +53,22 @@ IMPURE = ("services", "processes")
 # A module whose tests all have such a mark, in the text: `make check` does not import it, nor the clients and builders it uses.
 ALL_IMPURE = re.compile(rf"^pytestmark = (\[[^\]]*)?pytest\.mark\.({'|'.join(IMPURE)})\b", re.MULTILINE)
 # Where tests take seconds each, the longest first.
-LONG = ("testing", "flow", "test_transcripts.py", "hg", "mirror", "relay", "demo", "log", "pushlog", "notifier")
+LONG = (
+    "testing",
+    "flow",
+    "operate",
+    "test_transcripts.py",
+    "house",
+    "hg",
+    "mirror",
+    "relay",
+    "demo",
+    "log",
+    "notifier",
+    "aggregator",
+    "cli",
+    "pushlog",
+)
 AnyService = TypeVar("AnyService", bound=Service)
 
 
