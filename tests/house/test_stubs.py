@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-import pytest
 from mercurial import initialization
 
 from testing.services.cache import CHECKOUT
@@ -24,11 +23,12 @@ ABSTRACT = {
 }
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(STUBS)))
-def test_stub_names_functions_and_parameters_of_the_installed_mercurial(path: Any) -> None:
+def test_stubs_name_functions_and_parameters_of_the_installed_mercurial() -> None:
     initialization.init()
-    module = importlib.import_module(".".join(path.relative_to(STUBS).with_suffix("").parts))
-    assert list(_problems(ast.parse(path.read_text()), module)) == []
+    assert len(FILES) > 50
+    for path in FILES:
+        module = importlib.import_module(".".join(path.relative_to(STUBS).with_suffix("").parts))
+        assert list(_problems(ast.parse(path.read_text()), module)) == [], path
 
 
 def _problems(tree: ast.Module, module: ModuleType) -> Iterator[str]:
