@@ -18,14 +18,15 @@ AT_ONCE := -n $(shell echo $$((4 * $$(nproc) + 1))) --dist loadscope --no-loadsc
 # Never: pure tests, and those that hunt rare faults (marked `hunt`); docs/decisions/second-look.md.
 SECOND_LOOK := --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks
 # The tests of `make check` start nothing: plain pytests at once take less than one with workers, which would import every test in
-# each and pass each result over a socket. Three, of which each takes about as long as the others, keep two processors busy, since
-# the tests of threads wait now and then. The other pure tests run in `make test`.
+# each and pass each result over a socket. No one takes much longer than the others, so that none runs alone in the end. The other
+# pure tests run in `make test`.
 PURE = $(PYTEST) -q $(KEPT) -p no:xdist -p no:rerunfailures -m "not slow and not services and not processes and not more" \
 	--hypothesis-profile=quick
-CHECKS := check-events check-mirror check-notices check-docs check-types check-style
-TESTS_OF_check-events := tests/aggregator tests/status tests/words
-TESTS_OF_check-mirror := tests/relay tests/outbox tests/log tests/mirror
-TESTS_OF_check-notices := tests/notifier tests/house
+CHECKS := check-events check-mirror check-notices check-house check-docs check-types check-style
+TESTS_OF_check-events := tests/aggregator tests/status tests/words tests/log tests/outbox
+TESTS_OF_check-mirror := tests/relay tests/mirror
+TESTS_OF_check-notices := tests/notifier
+TESTS_OF_check-house := tests/house
 INSTALL := testing/install_debian.sh
 # Tests make many small files: in memory if it has room and lets programs run, else where files are made anyway. A whole run needs
 # 1 GB, a third of its time in the kernel less than on a disk.
@@ -104,7 +105,7 @@ faults: $(VENV)/installed-for-tests
 check: $(VENV)/installed-for-tests
 	$(MAKE) --no-print-directory --jobs --keep-going --output-sync $(CHECKS)
 
-check-events check-mirror check-notices:
+check-events check-mirror check-notices check-house:
 	export TMPDIR=$${TMPDIR:-$(MEMORY)}; $(PURE) $(TESTS_OF_$@)
 
 check-style:
