@@ -71,7 +71,7 @@ A mirror refuses as well if it cannot guard what it serves, which a master does 
   >   echo "- $how"; HOW=$how pushed
   > done
   - module
-  remote: abort: the extension vcsreplicator cannot do its work with Mercurial *: *mercurial.streamclone* (glob)
+  remote: abort: the extension pushlog cannot do its work with Mercurial *: *mercurial.streamclone* (glob)
   remote: (until that is fixed no repository is opened)
   - guards
   remote: abort: the extension vcsreplicator cannot do its work with Mercurial *: ModuleNotFoundError: import of hgext.vcsreplicator.* (glob)
