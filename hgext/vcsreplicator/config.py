@@ -23,21 +23,11 @@ DEFAULT_FILE = "/etc/vcsreplicator.toml"
 # Sections that may be left out: all their keys have defaults.
 OPTIONAL = ("aggregator", "bootstrap", "verify", "health", "decode")
 # A file with these alone needs no log.
-WITHOUT_LOG = ("poll", "work", "listen", "insecure")
+WITHOUT_LOG = ("work", "listen", "insecure")
+# Sections of services that need one.
+WITH_LOG = ("relay", "mirror", "public", "notifier", "edge", "dashboard", "poll", "guardian")
 # Sections and keys at the top of the file.
-SECTIONS = (
-    "log",
-    "blobs",
-    "relay",
-    "mirror",
-    "public",
-    "notifier",
-    "edge",
-    "dashboard",
-    "guardian",
-    *WITHOUT_LOG,
-    *OPTIONAL,
-)
+SECTIONS = ("log", "blobs", *WITH_LOG, *WITHOUT_LOG, *OPTIONAL)
 
 # Keys that are no more, and what to write instead.
 REPLACED = {"verify.pace": "share, the part of its time for which a worker compares, such as 0.1"}

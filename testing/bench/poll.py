@@ -11,7 +11,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from hgext.vcsreplicator.log.opening import open_log
 from testing.bench.measure import Row
+from testing.builders.notifier.notices import with_topics
 from testing.services.rabbitmq import RabbitMQ
 
 REPOSITORIES = 5000
@@ -39,8 +41,11 @@ def rows() -> list[Row]:
         assert host.stdout is not None
         port = int(host.stdout.readline())
         urls = ", ".join(f'"http://127.0.0.1:{port}/r{number}"' for number in range(REPOSITORIES))
-        file = folder / "v.toml"
+        file, url = folder / "v.toml", f"sqlite://{folder}/log.db"
+        with open_log(url, creates=True) as log:
+            with_topics(log)
         file.write_text(
+            f'log = "{url}"\n'
             f'[poll]\nurl = "{broker.url}"\nrepositories = [{urls}]\nstate = "{folder}/poll.db"\ninterval = {INTERVAL}\n'
         )
         command = [sys.executable, "-m", "hgext.vcsreplicator.cli", "poll", "-c", str(file)]

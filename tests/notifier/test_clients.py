@@ -10,6 +10,7 @@ import pytest
 
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.log.opening import open_log
+from testing.builders.notifier.notices import with_topics
 from testing.waiting import eventually
 from tests.house.test_layers import CLIENTS
 
@@ -65,7 +66,8 @@ LOADED = {
 @pytest.mark.parametrize("verb", LOADED)
 def test_a_daemon_loads_no_client_of_another(verb: str, tmp_path: Path) -> None:
     file, said = tmp_path / "services.toml", tmp_path / "said"
-    open_log(f"sqlite://{tmp_path}/log.db", creates=True).close()
+    with open_log(f"sqlite://{tmp_path}/log.db", creates=True) as log:
+        with_topics(log)
     file.write_text(CONFIG.format(folder=tmp_path, port=free_port()))
     command = [sys.executable, "-P", "-c", RUN, *verb.split(), "-c", str(file)]
     with said.open("w") as errors:

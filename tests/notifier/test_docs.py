@@ -76,7 +76,8 @@ def test_every_key_of_the_queue_in_the_docs_is_one() -> None:
 
 
 def test_every_key_of_the_poller_in_the_docs_is_one(tmp_path: Path) -> None:
-    (tmp_path / "v.toml").write_text(first_block("hg-push-services.md", "[poll]"))
+    text = first_block("hg-push-services.md", "[poll]")
+    (tmp_path / "v.toml").write_text(f'log = "sqlite:///log.db"\n{text}')
     settings = load(tmp_path / "v.toml").settings(PollSettings, "poll")
     assert len(settings.repositories) == 2
 

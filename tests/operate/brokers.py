@@ -6,7 +6,7 @@ import re
 import secrets
 import urllib.parse
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,11 @@ def section(on_call: OnCall, text: str, *, restarts: str | None = None) -> Itera
         if restarts:
             cluster.stop(restarts)
             cluster.start(restarts)
+
+
+def logged(on_call: OnCall, text: str) -> str:
+    """Return a service's section with the log before it."""
+    return f'log = "{on_call.cluster.log_url}"\n{text}'
 
 
 @contextmanager
@@ -188,7 +193,6 @@ def guardian(on_call: OnCall, url: str, smtp: str) -> str:
     folder, password = on_call.cluster.folder, on_call.cluster.folder / "guardian.password"
     password.write_text("guest")
     password.chmod(0o600)
-    (folder / "guardian.db").unlink(missing_ok=True)
     plain = url.replace("guest:guest@", "guest@")
     return GUARDIAN.format(management=on_call.broker.management_url(), url=plain, smtp=smtp, folder=folder)
 
@@ -198,7 +202,7 @@ def guardian_late(on_call: OnCall, entry: Entry) -> None:
     broker = on_call.broker
     with Mailbox() as mailbox:
         text = guardian(on_call, broker.vhost(), mailbox.url)
-        with service(on_call, "guardian", text, "watch") as (_, metrics), section(on_call, text):
+        with service(on_call, "guardian", logged(on_call, text), "watch") as (_, metrics), section(on_call, text):
             stamp = "vcsreplicator_guardian_last_round_timestamp_seconds"
             eventually(lambda: entry.metric(metrics, stamp) > 0, "the first round")
             broker.stop_app()
@@ -228,7 +232,7 @@ def guardian_mails(on_call: OnCall, entry: Entry) -> None:
         text = guardian(on_call, url, f"smtp://127.0.0.1:{closed}")
         with owned_queue(on_call, text, url) as (_, channel, queue):
             fill(channel, queue)
-            with service(on_call, "guardian", text, "watch") as (config, metrics):
+            with service(on_call, "guardian", logged(on_call, text), "watch") as (config, metrics):
                 eventually(lambda: entry.metric(metrics, waiting) == 1, "no server takes the mail")
                 assert '"mail not sent"' in on_call.cluster.output("guardian")
                 restart_with(on_call, "guardian", config, f"smtp://127.0.0.1:{closed}", mailbox.url)
@@ -244,7 +248,7 @@ def guardian_mails_refused(on_call: OnCall, entry: Entry) -> None:
         text = guardian(on_call, url, mailbox.url)
         with owned_queue(on_call, text, url) as (client, channel, queue):
             fill(channel, queue)
-            with service(on_call, "guardian", text, "watch") as (_, metrics):
+            with service(on_call, "guardian", logged(on_call, text), "watch") as (_, metrics):
                 eventually(lambda: mailbox.to("operator@pulse.example"), "the operator got it")
                 assert '"mail refused"' in on_call.cluster.output("guardian")
                 assert "wrong@owners.example" in entry.do("vcsreplicator guardian user list")
@@ -307,13 +311,11 @@ interval = 0.2
 @contextmanager
 def polled(on_call: OnCall, name: str) -> Iterator[tuple[PushHost, HgQueueSender, Path, str]]:
     """Poll a repository of another host during the block: the host, the queue, the file of the service, its metrics."""
-    url, state = on_call.broker.vhost(), on_call.cluster.folder / "poll.db"
-    with suppress(FileNotFoundError):
-        state.unlink()
+    url = on_call.broker.vhost()
     with PushHost() as host, closing(HgQueueSender(url)) as queue:
         host.push("known")
         text = POLL.format(repository=host.url(name), url=url, folder=on_call.cluster.folder)
-        with service(on_call, "poll", text) as (config, metrics):
+        with service(on_call, "poll", logged(on_call, text)) as (config, metrics):
             yield host, queue, config, metrics
 
 

@@ -85,7 +85,6 @@ def list_left_out(config: Config, *, with_roots: bool, with_secrets: bool) -> It
 def _list_databases(config: Config) -> Iterator[tuple[str, str]]:
     """Yield the databases that no other part of the installation can fill again; the log first."""
     from notifier.services.decode.settings import NONE, REDIS, DecodeSettings
-    from notifier.services.poll.settings import PollSettings
     from notifier.services.work.settings import WorkSettings
 
     tables = config.tables
@@ -94,8 +93,6 @@ def _list_databases(config: Config) -> Iterator[tuple[str, str]]:
     for key in ("acts", "history"):
         if key in tables.get("dashboard", {}):
             yield f"dashboard.{key}", tables["dashboard"][key]
-    if "poll" in tables:
-        yield "poll.state", config.settings(PollSettings, "poll").state
     if "decode" in tables and (repeats := config.settings(DecodeSettings, "decode").repeats) not in (NONE, REDIS):
         yield "decode.repeats", repeats
     if "work" in tables:

@@ -121,12 +121,14 @@ def edge(config: Config) -> None:
 @click.command()
 @with_config
 def poll(config: Config) -> None:
-    """Run the poller: send pushes of other hosts to the queue of hg-push."""
+    """Run the poller: send pushes of other hosts to the queue of hg-push.
+
+    While another poller of the same source works, it stands by, and takes over once that one ends or is silent."""
     from notifier.services.poll.settings import PollSettings
 
     with needing("poll"):
         from notifier.services.poll import poller
-    run_daemon(config, "poll", poller.run, config.settings(PollSettings, "poll"), has_log=False)
+    run_daemon(config, "poll", poller.run, config.settings(PollSettings, "poll"))
 
 
 @click.command()

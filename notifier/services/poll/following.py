@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from hgext.vcsreplicator.words.errors import MalformedEvent, ReplicationError
+from hgext.vcsreplicator.words.shape import extensible
 
 from ...messages.pushes import PushesAnswer, QueuedPush
 
@@ -29,6 +30,7 @@ class RepositoryReplaced(ReplicationError):
 UNDECIDED = -1
 
 
+@extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
     """A repository, its `number`, and the `last` push that was sent.

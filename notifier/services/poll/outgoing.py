@@ -2,8 +2,8 @@
 """Sends pushes to the queue in a thread of its own, and remembers them.
 
 Rules of this file: send, wait for the broker's confirmation, remember, and only then report to the poller, which has one message
-of a repository under way at a time. After a kill at any step, the next start sends unremembered pushes again. The thread waits for
-a failing broker or disk.
+of a repository under way at a time. After a kill at any step, the next start sends unremembered pushes again. So does a poller that
+takes over: of each repository at most one message is doubled. The thread waits for a failing broker or log.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from hgext.vcsreplicator.words.clock import Clock
-from hgext.vcsreplicator.words.errors import ReplicationError
+from hgext.vcsreplicator.words.errors import Fenced, ReplicationError
 from hgext.vcsreplicator.words.retry import RECONNECT
 
 from ...clients.amqp.outgoing import OutgoingMessage
@@ -27,7 +27,7 @@ from ...delivery.destination import DOWN, take_all
 from ...messages.pushes import QueuedPush, to_body
 from .following import Followed
 from .settings import PollSettings
-from .state import PollDatabase
+from .state import PollState
 
 # Seconds that one wait may last.
 BLINK = 0.1
@@ -51,12 +51,13 @@ class _Item:
 class PushSender(threading.Thread):
     """The thread that sends, with coroutines for the event loop.
 
-    The coroutines return once their result is durable.
+    The coroutines return once their result is durable. The thread ends early once another poller took over: then `fenced` says so.
     """
 
-    def __init__(self, settings: PollSettings, clock: Clock) -> None:
+    def __init__(self, settings: PollSettings, state: PollState, clock: Clock) -> None:
         super().__init__(name="outgoing", daemon=True)
-        self._settings, self._clock = settings, clock
+        self._settings, self._state, self._clock = settings, state, clock
+        self.fenced: Fenced | None = None
         self._asked: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._ended = threading.Event()
 
@@ -90,7 +91,7 @@ class PushSender(threading.Thread):
         self.join()
 
     def run(self) -> None:
-        channel, state, failures = open_queue("poll", self._settings, self._settings.queue, self._clock), None, 0
+        channel, failures = open_queue("poll", self._settings, self._settings.queue, self._clock), 0
         down = DOWN.labels("poll")
         unsent: list[_Item] = []
         unconfirmed: dict[int, _Item] = {}
@@ -100,8 +101,8 @@ class PushSender(threading.Thread):
             while not self._ended.is_set():
                 unsent += take_all(self._asked, 0 if unconfirmed or unsent or confirmed else BLINK)
                 try:
+                    self._state.check()
                     channel.start()
-                    state = state or PollDatabase(self._settings.state)
                     while unsent and not channel.is_blocked:
                         if unsent[0].message is None:
                             confirmed.append(unsent.pop(0))
@@ -114,12 +115,15 @@ class PushSender(threading.Thread):
                         item = unconfirmed.pop(outcome.number)
                         (confirmed if outcome.error is None else unsent).append(item)
                         trouble = outcome.error or trouble
-                    _remember(state, confirmed)
+                    _remember(self._state, confirmed)
                     if trouble is not None:
                         raise trouble
                     failures = 0
                     if not unsent and not unconfirmed:
                         down.set(0)
+                except Fenced as error:
+                    self.fenced = error
+                    return
                 except ReplicationError as error:
                     failures += 1
                     down.set(1)
@@ -128,18 +132,15 @@ class PushSender(threading.Thread):
                     self._ended.wait(delay)
         finally:
             channel.close()
-            if state is not None:
-                state.close()
 
 
-def _remember(state: PollDatabase, confirmed: list[_Item]) -> None:
+def _remember(state: PollState, confirmed: list[_Item]) -> None:
     """Store the positions of the repositories, then report them to the poller.
 
-    Raises Unavailable. Then the rest of the list is not reported, and the next call stores it.
+    Raises Fenced or Unavailable. Then the rest of the list is not reported, and the next call stores it.
     """
     moved = [item.followed for item in confirmed if not item.is_anew]
-    if moved:
-        state.advance(moved)
+    state.advance(moved)
     while confirmed:
         item = confirmed[-1]
         now = state.begin_anew(item.followed) if item.is_anew else item.followed

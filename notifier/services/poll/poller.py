@@ -16,12 +16,14 @@ from dataclasses import dataclass, replace
 import structlog
 from prometheus_client import Counter, Gauge
 
+from hgext.vcsreplicator.log import Log
+from hgext.vcsreplicator.log.turns import work_in_turns
 from hgext.vcsreplicator.words.clock import Clock, SystemClock
 from hgext.vcsreplicator.words.errors import ReplicationError, Unavailable
+from hgext.vcsreplicator.words.records import POLL_KEY
 from hgext.vcsreplicator.words.retry import Backoff
 
 from ...clients.amqp.settings import check_credentials
-from ...clients.database import alone
 from ...messages.pushes import PushesAnswer
 from .asking import AnswerTooLarge, Asked, Asker, Host
 from .following import (
@@ -36,7 +38,7 @@ from .following import (
 )
 from .outgoing import PushSender
 from .settings import OnReplaced, PollSettings, StartAt
-from .state import KEY, PollDatabase
+from .state import open_state
 
 # Answers in a row that must show a repository as replaced before another is followed: one of several mirrors may be behind.
 CONFIRMATIONS = 3
@@ -47,6 +49,7 @@ JITTER = 0.1
 # The longest pause between questions about a repository in trouble, in seconds.
 LONGEST = 3600.0
 
+ACTIVE = Gauge("vcsreplicator_poll_active", "Whether this process polls (1) or stands by (0)")
 QUESTIONS = Counter("vcsreplicator_poll_questions", "Requests to hosts, by result", ["result"])
 PUSHES = Counter("vcsreplicator_poll_pushes", "Pushes confirmed by the queue")
 FOLLOWED = Gauge("vcsreplicator_poll_followed_repositories", "Repositories that are polled")
@@ -56,19 +59,45 @@ REPLACED = Gauge("vcsreplicator_poll_replaced_repositories", "Repositories that 
 logger = structlog.get_logger()
 
 
-def run(settings: PollSettings, *, stop: threading.Event, ready: Callable[[], None]) -> None:
-    """Poll until `stop`; BadConfig, or Unavailable if the state is so at start."""
+def run(
+    settings: PollSettings,
+    log: Log,
+    *,
+    stop: threading.Event,
+    ready: Callable[[], None],
+    instance: str | None = None,
+) -> None:
+    """Poll, or stand by for another poller of this source, until `stop`; raises BadConfig.
+
+    Heartbeats name this poller by `instance`, or else by its process.
+    """
     clock = SystemClock()
     check_credentials(settings, "poll")
-    with alone(settings.state, KEY, "poller"):
-        with closing(PollDatabase(settings.state)) as state:
+
+    def work(ready: Callable[[], None]) -> None:
+        with closing(open_state(settings, log, clock)) as state:
             known = state.add(settings.repositories, UNDECIDED if settings.start_at is StartAt.END else 0)
-        outgoing = PushSender(settings, clock)
-        outgoing.start()
-        try:
-            asyncio.run(_poll(settings, known, outgoing, clock, stop=stop, ready=ready))
-        finally:
-            outgoing.stop()
+            outgoing = PushSender(settings, state, clock)
+            outgoing.start()
+            ACTIVE.set(1)
+            try:
+                asyncio.run(_poll(settings, known, outgoing, clock, stop=stop, ready=ready))
+            finally:
+                outgoing.stop()
+                for gauge in (ACTIVE, FOLLOWED, FAILING, REPLACED):
+                    gauge.set(0)
+
+    work_in_turns(
+        log,
+        POLL_KEY,
+        settings.source,
+        work,
+        patience=settings.takeover_after,
+        stop=stop,
+        ready=ready,
+        clock=clock,
+        instance=instance,
+    )
 
 
 async def _poll(
@@ -90,6 +119,8 @@ async def _poll(
         following.cancel()
         [failure] = await asyncio.gather(following, return_exceptions=True)
         await asker.close()
+    if outgoing.fenced is not None:
+        raise outgoing.fenced
     if not stop.is_set():
         raise RuntimeError("a part of the poller ended") from failure
 

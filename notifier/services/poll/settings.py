@@ -41,12 +41,20 @@ class PollSettings(QueueSettings):
     on_replaced: OnReplaced = OnReplaced.STOP
     start_at: StartAt = StartAt.BEGINNING
     hosts_ca_file: str | None = None
+    takeover_after: Seconds = 10.0
 
     def __post_init__(self) -> None:
         QueueSettings.__post_init__(self)
         check_source(self.source)
         absolute(self, "state")
-        within(self, interval=(0.01, DAY), per_host=(1, 1000), timeout=(0.1, 3600), page=(1, 100_000))
+        within(
+            self,
+            interval=(0.01, DAY),
+            takeover_after=(0.01, 3600),
+            per_host=(1, 1000),
+            timeout=(0.1, 3600),
+            page=(1, 100_000),
+        )
         if not self.repositories:
             raise ValueError("repositories: expected at least one URL")
         for url in self.repositories:

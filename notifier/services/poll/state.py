@@ -1,55 +1,98 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How far each repository was followed: a small SQLite database, and all its SQL."""
+"""How far each repository was followed, in the topic `watches` of the log, key `poll/SOURCE/URL`."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import replace
 
-from ...clients.database import Database
+import structlog
+
+from hgext.vcsreplicator.log import WATCHES, Log
+from hgext.vcsreplicator.log.owned import OwnedRecords
+from hgext.vcsreplicator.words.clock import Clock
+from hgext.vcsreplicator.words.errors import MalformedEvent
+from hgext.vcsreplicator.words.shape import from_json, to_json
+
+from ...clients.database import Database, is_there
 from .following import Followed
+from .settings import PollSettings
 
-KEY = "poll.state"
+_FORMER = "SELECT number, url, last, tip FROM repositories"
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS repositories (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    url TEXT NOT NULL UNIQUE,
-    last INTEGER NOT NULL,
-    tip TEXT NOT NULL DEFAULT ''
-);
-"""
-_ADD = "INSERT INTO repositories (url, last) VALUES (?, ?) ON CONFLICT DO NOTHING"
-_SELECT_ALL = "SELECT number, url, last, tip FROM repositories"
-_ADVANCE = "UPDATE repositories SET last = ?, tip = ? WHERE number = ?"
-_BEGIN_ANEW = "REPLACE INTO repositories (url, last) VALUES (?, 0) RETURNING number, url, last, tip"
+logger = structlog.get_logger()
 
 
-class PollDatabase(Database):
-    """The database, created if missing; used by the thread that opened it.
+def open_state(settings: PollSettings, log: Log, clock: Clock) -> "PollState":
+    """Fence every other poller of this source, and return how far they followed.
 
-    To open it raises BadConfig or Unavailable. Every other call may raise Unavailable.
+    If the log knows nothing yet, it gets what the file of an earlier release has. Raises Unavailable or BadConfig.
+    """
+    source = settings.source
+    records = OwnedRecords(log, WATCHES, f"poll/{source}/", f"poll-{source}", clock)
+    try:
+        state = PollState(records)
+        if not records.values and is_there(settings.state):
+            state.take_former(settings.state)
+        return state
+    except BaseException:
+        records.close()
+        raise
+
+
+class PollState:
+    """The positions and numbers of all repositories of one source; for one thread at a time.
+
+    Methods raise Fenced once another poller works, and Unavailable: call again then.
     """
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path, KEY, _SCHEMA)
+    def __init__(self, records: OwnedRecords) -> None:
+        self._records = records
+        self._known: dict[str, Followed] = {}
+        for url, value in records.values.items():
+            try:
+                self._known[url] = replace(from_json(Followed, value), url=url)
+            except MalformedEvent as error:
+                logger.error("record in the log not readable", repository=url, reason=str(error))
+
+    def take_former(self, path: str) -> None:
+        """Write to the log what the file of an earlier release has, all or nothing."""
+        file = Database(path, "poll.state", "")
+        try:
+            rows = file.rows(_FORMER)
+        finally:
+            file.close()
+        self.advance(Followed(number=number, url=url, last=last, tip=tip) for number, url, last, tip in rows)
+        logger.info("positions of repositories are kept in the log from now on", count=len(rows), former=path)
 
     def add(self, urls: Sequence[str], last: int) -> list[Followed]:
-        """Give each new repository a number and this position; return all of `urls`."""
-        with self.writing():
-            self.run_all(_ADD, [(url, last) for url in urls])
-            known = {row[1]: _read_followed(row) for row in self.rows(_SELECT_ALL)}
-        return [known[url] for url in urls]
+        """Give each new repository a number and this position; return all of `urls`.
+
+        Leaves out a repository whose record cannot be read: another number would make it another repository.
+        """
+        readable = [url for url in urls if url in self._known or url not in self._records.values]
+        new = [url for url in readable if url not in self._known]
+        self.advance(Followed(number=number, url=url, last=last) for number, url in enumerate(new, self._find_free()))
+        return [self._known[url] for url in readable]
 
     def advance(self, positions: Iterable[Followed]) -> None:
         """Store these positions; durable on return."""
-        with self.writing():
-            self.run_all(_ADVANCE, [(each.last, each.tip, each.number) for each in positions])
+        moved = {each.url: each for each in positions}
+        if moved:
+            self._known |= moved
+            self._records.write({url: to_json(each) for url, each in moved.items()})
 
     def begin_anew(self, followed: Followed) -> Followed:
         """Give the repository at this URL a new number, with nothing sent."""
-        [row] = self.rows(_BEGIN_ANEW, (followed.url,))
-        return _read_followed(row)
+        found = Followed(number=self._find_free(), url=followed.url)
+        self.advance([found])
+        return found
 
+    def check(self) -> None:
+        """Raise Fenced if another poller took over, or Unavailable."""
+        self._records.check()
 
-def _read_followed(row: Sequence[Any]) -> Followed:
-    number, url, last, tip = row
-    return Followed(number=number, url=url, last=last, tip=tip)
+    def close(self) -> None:
+        self._records.close()
+
+    def _find_free(self) -> int:
+        """Return a number that no repository ever had: none of the records ever ends."""
+        return max((each.number for each in self._known.values()), default=0) + 1

@@ -22,23 +22,32 @@ import kombu
 import pytest
 import structlog
 
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.log.owned import CHECK_EVERY
 from hgext.vcsreplicator.words.clock import SystemClock
-from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
+from hgext.vcsreplicator.words.errors import Unavailable
 from notifier.clients.amqp.channel import BLOCKED
 from notifier.delivery.destination import DOWN
 from notifier.messages.pushes import LARGEST, QueuedPush, read_answer
 from notifier.services.poll import asking, poller
 from notifier.services.poll.asking import AnswerTooLarge, Asked, Asker, HostUnavailable
 from notifier.services.poll.following import Followed
+from notifier.services.poll.outgoing import PushSender
 from notifier.services.poll.poller import Poller
 from notifier.services.poll.settings import OnReplaced, PollSettings, StartAt
-from notifier.services.poll.state import PollDatabase
+from notifier.services.poll.state import open_state
+from testing.builders.log.memorylog import MemoryLog
 from testing.builders.master.pushhost import HostReply, PushHost
+from testing.builders.notifier.notices import with_topics
+from testing.clock import HandClock
 from testing.services.rabbitmq import AUTHORIZATION, RabbitMQ
 from testing.waiting import eventually
 from testing.warm import CLI, PROGRAM, warm_starts
 
 pytestmark = pytest.mark.processes
+
+# What distinguishes a process of another machine.
+ELSEWHERE = "00000000-0000-0000-0000-000000000000/4026531836/17/9"
 
 
 @pytest.fixture
@@ -93,6 +102,7 @@ class Polling:
 
     def __init__(self, queue_url: str, host: PushHost, folder: Path) -> None:
         self._url, self._host, self._folder = queue_url, host, folder
+        self.log = with_topics(MemoryLog())
         self.error: BaseException | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -111,13 +121,13 @@ class Polling:
             url=self._url, repositories=urls, state=str(self._folder / "poll.db"), **{"interval": 0.1, **more}
         )
 
-    def start(self, *names: str, **more: Any) -> None:
+    def start(self, *names: str, instance: str | None = None, **more: Any) -> None:
         self._stop, ready = threading.Event(), threading.Event()
         settings = self.settings(*names, **more)
 
         def work() -> None:
             try:
-                poller.run(settings, stop=self._stop, ready=ready.set)
+                poller.run(settings, self.log, stop=self._stop, ready=ready.set, instance=instance)
             except BaseException as error:
                 self.error = error
             finally:
@@ -328,7 +338,9 @@ def test_push_that_fits_into_no_message_holds_up_no_other(host: PushHost, queue:
         polling.start("huge")
         eventually(lambda: [line for line in lines if line["event"] == "repository not followed"], "the line")
         polling.stop()
-    assert [line["reason"][:22] for line in lines if "reason" in line] == ["push 1: a message of 1"]
+    assert [line["reason"][:22] for line in lines if line["event"] == "repository not followed"] == [
+        "push 1: a message of 1"
+    ]
     host.push("good")
     polling.start("huge", "good")
     eventually(lambda: queue.pushes() == {"good": [1]}, "the good one")
@@ -463,30 +475,62 @@ def test_a_broker_that_blocks_publishers_gets_every_push(
         polling.stop()
 
 
-def test_second_poller_with_one_state_is_refused(polling: Polling) -> None:
-    polling.start("x")
-    with pytest.raises(BadConfig, match=r"poll\.state: another poller works with .*poll\.db already"):
-        poller.run(polling.settings("x"), stop=threading.Event(), ready=lambda: None)
+def test_a_second_poller_stands_by_until_the_first_is_stopped(
+    host: PushHost, queue: HgQueue, polling: Polling, tmp_path: Path
+) -> None:
+    host.push("x")
+    polling.start("x", instance=f"{ELSEWHERE}1")
+    eventually(lambda: queue.pushes() == {"x": [1]})
+    with Polling(queue.url, host, tmp_path) as second:
+        second.log = polling.log
+        second.start("x", instance=f"{ELSEWHERE}2")
+        assert poller.ACTIVE._value.get() == 1
+        polling.stop()
+        host.push("x")
+        eventually(lambda: queue.pushes() == {"x": [1, 2]}, "the push after the takeover")
+        second.stop()
+    assert len({body["repository_id"] for body in queue.messages}) == 1
 
 
-def test_removed_and_new_repositories_keep_the_numbers_of_the_others(tmp_path: Path) -> None:
-    state = PollDatabase(str(tmp_path / "poll.db"))
-    [x, y] = state.add(["x", "y"], 0)
-    state.advance([Followed(number=y.number, url="y", last=7, tip="t")])
-    [z, again] = state.add(["z", "y"], 0)
-    anew = state.begin_anew(again)
-    state.close()
-    assert (again.number, again.last, again.tip) == (y.number, 7, "t")
-    assert len({x.number, y.number, z.number, anew.number}) == 4
-    assert anew.last == 0
+@pytest.mark.parametrize(("seconds", "doubled"), [(0.0, {"x": [1]}), (CHECK_EVERY, {})], ids=["at once", "later"])
+def test_a_replaced_poller_doubles_at_most_one_message_of_a_repository(
+    queue: HgQueue, seconds: float, doubled: dict[str, list[int]]
+) -> None:
+    log, clock = with_topics(MemoryLog()), HandClock()
+    settings = PollSettings(url=queue.url, repositories=("http://h/x",))
+    with closing(open_state(settings, log, clock)) as state:
+        [followed] = state.add(settings.repositories, 0)
+        sender = PushSender(settings, state, clock)
+
+        async def deliver() -> None:
+            [push] = read_answer(
+                json.dumps(
+                    {"lastpushid": 1, "pushes": {"1": {"changesets": ["a" * 40], "date": 1, "user": "u"}}}
+                ).encode(),
+                "x",
+            ).pushes
+            delivering = asyncio.create_task(sender.deliver(followed, [push]))
+            while sender.is_alive() or not sender.fenced:
+                await asyncio.sleep(0.01)
+            assert not delivering.done()
+            delivering.cancel()
+
+        open_state(settings, log, clock).close()
+        clock.advance(seconds)
+        sender.start()
+        asyncio.run(deliver())
+    assert queue.pushes() == doubled
 
 
 # -- the command
 
 
 def write_file(folder: Path, text: str) -> Path:
-    file = folder / "v.toml"
-    file.write_text(text)
+    """A file with a log that it names."""
+    file, url = folder / "v.toml", f"sqlite://{folder}/log.db"
+    with open_log(url, creates=True) as log:
+        with_topics(log)
+    file.write_text(f'log = "{url}"\n{text}')
     return file
 
 
@@ -516,7 +560,6 @@ POLL = '[poll]\nurl = "amqp://guest:guest@127.0.0.1//"\n'
         ),
         (POLL + "repositories = []\nper_host = 1", "unknown key 'per_host', expected 'per-host'"),
         (POLL + 'repositories = []\nstate = "here.db"', "poll.state: expected an absolute path"),
-        ("", "log: expected text"),
     ],
 )
 def test_wrong_configuration_is_one_line_with_file_and_key_and_exit_78(
