@@ -52,18 +52,25 @@ def work_in_turns(
     instance, announce = instance or name_process(), only_once(ready)
     turns = Turns(log, {name}, instance, topic=WATCHES, kind=kind, patience=patience, stop=stop, clock=clock)
     key = f"{kind}{socket.gethostname()} {name}"
-    with Presence(log, key, instance, clock, topic=WATCHES) as presence, closing(turns):
+    with closing(turns):
         while not stop.is_set():
-            if not turns.find_turns():
+            found = turns.find_turns()
+            if not found:
                 announce()
-                continue
+                # Not by the key of a process that works: that may be on this machine too.
+                with Presence(log, f"{key} spare", instance, clock, topic=WATCHES):
+                    while not found and not stop.is_set():
+                        found = turns.find_turns()
+            if not found:
+                break
+            presence = Presence(log, key, instance, clock, topic=WATCHES)
             presence.report([name], interval=BEAT)
-            try:
-                work(announce)
-            except (Fenced, Unavailable) as error:
-                logger.warning("standing by", reason=str(error))
-                turns.lose(name)
-            presence.report([])
+            with presence:
+                try:
+                    work(announce)
+                except (Fenced, Unavailable) as error:
+                    logger.warning("standing by", reason=str(error))
+                    turns.lose(name)
 
 
 class Turns:

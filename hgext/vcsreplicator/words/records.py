@@ -263,10 +263,10 @@ class ServiceReport:
     """The heartbeat of a relay, a destination, a process of a service with standbys, or the `verify` of a mirror.
 
     Topic `services`, key `relay SOURCE`, `destination NAME`, `aggregator HOST`, `notifier HOST` or `verify MIRROR`; topic
-    `watches`, key `guardian HOST VIRTUAL-HOST` or `poll HOST SOURCE`. `count` is the number of all troubles; `troubles` holds the
-    first of them, urgent ones before others and older before newer. A relay says how many `partitions` of `events` it writes to. A
-    process, which `instance` names, says what it works on, such as the names of destinations, and whether it only stands by for
-    others.
+    `watches`, key `guardian HOST NAME` or `poll HOST SOURCE`, of a standby with ` spare` at the end. `count` is the number of all
+    troubles; `troubles` holds the first of them, urgent ones before others and older before newer. A relay says how many
+    `partitions` of `events` it writes to. A process, which `instance` names, says what it works on, such as the names of
+    destinations, and whether it only stands by for others.
     """
 
     time: Time

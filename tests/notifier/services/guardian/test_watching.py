@@ -2,6 +2,7 @@
 """The watch over queues of a real broker, with a real mail server: one mail for each crossing, despite kills in between."""
 
 import itertools
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +14,13 @@ import pytest
 import structlog
 
 from hgext.vcsreplicator.demo.ports import free_port
-from hgext.vcsreplicator.log import Log, owned
+from hgext.vcsreplicator.log import WATCHES, Log, owned
 from hgext.vcsreplicator.log.owned import CHECK_EVERY
+from hgext.vcsreplicator.log.table import read_table
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import BadConfig, Fenced, Unavailable
+from hgext.vcsreplicator.words.records import ServiceReport
+from hgext.vcsreplicator.words.shape import from_json
 from notifier.services.guardian import watching
 from notifier.services.guardian.broker import DeletionOutcome, connected, delete_queue
 from notifier.services.guardian.filling import QueueStep
@@ -468,17 +472,28 @@ def serving(settings: GuardianSettings, log: Log, instance: str) -> Iterator[thr
             running.result()
 
 
+def reported(log: Log) -> dict[str, tuple[str | None, bool]]:
+    """Return which processes report, and whether they stand by."""
+    found = read_table(log, WATCHES, keep=lambda _, key: key.startswith("guardian ")).records.items()
+    reports = {key: from_json(ServiceReport, record.value or b"") for (_, key), record in found}
+    return {key: (report.instance, report.is_standby) for key, report in reports.items()}
+
+
 def test_a_second_guardian_stands_by_until_the_first_is_stopped(
     guarded: Guarded, settings: GuardianSettings, mailbox: Mailbox, log: Log
 ) -> None:
     settings, me = replace(settings, every=1.0), guarded.add("alice", "alice@owners.example")
-    queues = [filled(guarded, me, 4, "a")]
+    queues, key = [filled(guarded, me, 4, "a")], f"guardian {socket.gethostname()} {settings.name}"
     with serving(settings, log, "1") as stop_first:
         eventually(lambda: mailbox.mails)
         with serving(settings, log, "2"):
+            both = {key: (f"{ELSEWHERE}1", False), f"{key} spare": (f"{ELSEWHERE}2", True)}
+            eventually(lambda: reported(log) == both, "both reports")
             stop_first.set()
             queues.append(filled(guarded, me, 4, "b"))
             eventually(lambda: len(mailbox.mails) == 2, "the mail of the second")
+            eventually(lambda: reported(log) == {key: (f"{ELSEWHERE}2", False)}, "the report of the second")
+    assert reported(log) == {}
     assert subjects(mailbox, "alice@owners.example") == [f"Pulse: {queue}: {NEAR}" for queue in queues]
 
 
