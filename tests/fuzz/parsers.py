@@ -53,7 +53,9 @@ from notifier.services.decode import decoding, payload
 from notifier.services.decode.documents import load_schemas
 from notifier.services.decode.rejection import DecodeReject, DecodingError, ErrorType
 from notifier.services.decode.settings import SHIPPED
+from notifier.services.guardian import state as guardian_state
 from notifier.services.poll import asking
+from notifier.services.poll.following import Followed
 from pushlog import limit, versions
 from pushlog import wire as pushlog_wire
 from pushlog.store import entry, frames
@@ -385,6 +387,7 @@ ACK = json.dumps(
      "applied_at": 1.5, "served_at": 1.5, "detached": "disk", "floor": 1}
 ).encode()  # fmt: skip
 HEARTBEAT = b'{"mirror":"m","time":1.5,"positions":{"0":5},"version":"1","instance":"x@y","format":2}'
+QUEUE_REPORT = b'{"id":1,"messages":9,"owner":"a@b.example","queue":"q","time":1.5,"what":"near its limit"}'
 REPORT = (
     b'{"count":2,"instance":"a","is_standby":true,"partitions":16,"time":1.5,"troubles":[{"is_urgent":true,"since":1,'
     b'"text":"x"}],"version":"1","works":["x"]}'
@@ -588,6 +591,13 @@ PARSERS = {
     "roster": record(roster.Roster, ROSTER),
     "promotion": record(records.MasterRecord, b'{"mirror":"a","replaces":["hg://b"],"source":"hg://a","time":1.0}'),
     "report of a service": record(records.ServiceReport, REPORT),
+    "position of the poller": record(Followed, b'{"last":7,"number":1,"tip":"ab","url":"https://h.example/x"}'),
+    "report of the guardian": Parser(
+        read=functools.partial(guardian_state._read_record, "report/1"),
+        corpus=[QUEUE_REPORT, DEEP],
+        errors=(MalformedEvent,),
+        write=to_json,
+    ),
     "subscription in the log": Parser(
         read=read_subscription, corpus=[SUBSCRIPTION, DEEP], errors=(MalformedEvent,), write=to_json
     ),
