@@ -159,7 +159,8 @@ class DecodeLoop:
         DECODED.inc(len(decoded))
         for arrival, reject in rejects:
             REJECTED.labels(reject.kind).inc()
-            logger.info("rejected", error_type=reject.kind, place=arrival.place, offset=arrival.offset)
+            at = {"place": arrival.place, "partition": arrival.partition, "offset": arrival.offset}
+            logger.info("rejected", error_type=reject.kind, **at)
 
     def _record_rejects(self, rejects: Sequence[tuple[RawArrival, DecodeReject]]) -> list[NewRecord]:
         """Return the records of rejects, once a queue has whole what no record holds."""

@@ -37,7 +37,7 @@ CONSUMER: Mapping[str, Any] = {
     "fetch_max_bytes": 32 * 1024 * 1024,
     "retry_backoff_ms": 20,
     "metadata_max_age_ms": 15_000,  # how soon a reader notices that its topic was re-created
-    "heartbeat_interval_ms": 1_000,  # how soon a member notices that another one came or left
+    "heartbeat_interval_ms": 2_000,  # how soon a member notices that another one came or left
     "session_timeout_ms": 10_000,  # when others take over the partitions of a member that was killed
     "max_poll_interval_ms": 30_000,  # how long a member that hangs holds up the others
 }
