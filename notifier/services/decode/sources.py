@@ -52,14 +52,14 @@ class LogSource:
 
     Decoders of one topic divide its partitions. It writes records and stores a partition's position in one transaction, and fences
     the decoder that had the partition before. A message that is not acknowledged is read again, by the next source that has its
-    partition.
+    partition. `shares_ids` says that all decoders know the ids of each other's documents, or need not.
     """
 
     # The place that keeps messages whole beside the log: none, because the topic still has them.
     kept_in: str | None = None
 
-    def __init__(self, log: Log, topic: str) -> None:
-        self._log, self._topic = log, topic
+    def __init__(self, log: Log, topic: str, *, shares_ids: bool = True) -> None:
+        self._log, self._topic, self._shares_ids = log, topic, shares_ids
         self._member = log.member(f"{GROUP}-{topic}", topic)
         self._transactors: dict[int, Transactor] = {}
         self._reader: Reader | None = None
@@ -138,6 +138,8 @@ class LogSource:
             identity = _name_transactor(self._topic, partition)
             self._transactors[partition] = self._log.transactor(identity, group=GROUP)
         PARTITIONS.set(len(share))
+        if share and not self._shares_ids and len(share) < self._log.partitions(self._topic):
+            logger.warning("repeats may pass: other decoders do not know these ids", expected='repeats = "redis"')
         logger.info("share changed", topic=self._topic, partitions=self.share)
         if share:
             self._reader = self._log.reader(_find_positions(self._log, self._topic, share))

@@ -21,7 +21,7 @@ from .geo import open_geo
 from .loop import BATCH, DecodeLoop
 from .repeats import Repeats, open_repeats
 from .routing import Outputs
-from .settings import DecodeSettings, PlaceKind, name_unreadable, read_place
+from .settings import NONE, REDIS, DecodeSettings, PlaceKind, name_unreadable, read_place
 from .sources import GROUP, LogSource, QueueSource, RawSource
 
 # Seconds at work after which an earlier failure no longer counts.
@@ -109,7 +109,7 @@ def _open_loop(
         opened.callback(queues.close)
         queues.keep_connected()
     if given.kind is PlaceKind.LOG:
-        source: RawSource = LogSource(log, given.name)
+        source: RawSource = LogSource(log, given.name, shares_ids=settings.repeats in (REDIS, NONE))
     else:
         from .queues import open_input  # its client takes a tenth of a second to load
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from hgext.vcsreplicator.log import ERRORS, LARGEST, Log, NewRecord
 from hgext.vcsreplicator.words.clock import DAY, Clock
@@ -248,6 +249,18 @@ def test_a_decoder_follows_its_share_and_stands_by_without_one(divided: Counting
         (arrival.partition for arrival in seen), key=[2, 0, 1].index
     )
     assert len({arrival.line for arrival in seen}) == len(seen) == 60
+
+
+@pytest.mark.parametrize("shares_ids", [True, False])
+def test_a_decoder_that_others_help_says_if_they_do_not_know_its_ids(divided: CountingLog, shares_ids: bool) -> None:
+    with structlog.testing.capture_logs() as lines:
+        source = LogSource(divided, "raw", shares_ids=shares_ids)
+        assert [line for line in lines if line["log_level"] == "warning"] == []
+        divided.shared = frozenset({1})
+        source.read(0, 1)
+    assert [line["expected"] for line in lines if line["log_level"] == "warning"] == ['repeats = "redis"'] * (
+        not shares_ids
+    )
 
 
 def test_a_batch_whose_partition_moves_meanwhile_is_written_once(divided: CountingLog, tools: Tools) -> None:
