@@ -41,7 +41,7 @@ from .. import (
 )
 from .broker import Broker
 from .clients import close_producer, rim, together, warm
-from .member import KafkaMember
+from .member import KafkaMember, read_share
 from .options import KafkaOptions
 from .reader import KafkaReader
 from .too_large import describe_refused
@@ -119,12 +119,7 @@ class KafkaLog(Log):
         found = self.broker.ask("members of groups", lambda admin: admin.describe_groups(names)) if names else {}
         shares: dict[str, list[PartitionKey]] = {}
         for member in (member for group in found.values() for member in group["members"]):
-            topics = member["member_assignment"]["assigned_partitions"] if member["member_assignment"] else ()
-            shares.setdefault(member["client_id"], []).extend(
-                (topic["topic"].removeprefix(prefix), partition)
-                for topic in topics
-                for partition in topic["partitions"]
-            )
+            shares.setdefault(member["client_id"], []).extend(read_share(member["member_assignment"], prefix))
         return shares
 
     # Positions

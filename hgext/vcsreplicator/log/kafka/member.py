@@ -4,9 +4,11 @@
 import os
 import socket
 from contextlib import suppress
+from typing import Any
 
 from kafka import KafkaConsumer
 
+from .. import PartitionKey
 from .broker import Broker
 from .clients import connect, rim
 
@@ -45,3 +47,14 @@ class KafkaMember:
     def close(self) -> None:
         with suppress(Exception):
             self._consumer.close(autocommit=False, timeout_ms=1000 * JOIN_PATIENCE)
+
+
+def read_share(assignment: Any, prefix: str) -> list[PartitionKey]:
+    """Return the partitions of a member as brokers describe it.
+
+    Returns none of a member that is just joining, or that is the client of another program.
+    """
+    if not isinstance(assignment, dict):
+        return []
+    topics = assignment["assigned_partitions"]
+    return [(topic["topic"].removeprefix(prefix), number) for topic in topics for number in topic["partitions"]]
