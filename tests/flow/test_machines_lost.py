@@ -61,21 +61,27 @@ class Paced(Pusher):
 
 @dataclass(slots=True)
 class Consumer:
-    """Reads the lines as they come; `arrived` has the time of each."""
+    """Reads the lines of these files as they come; `arrived` has the time of each."""
 
-    file: Path
+    files: list[Path]
     began: dict[str, float]
     arrived: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
+    _read: dict[Path, int] = field(default_factory=dict)
 
     def follow(self) -> None:
-        at = 0
         while not self.over.wait(0.02):
-            with suppress(FileNotFoundError), self.file.open("rb") as file:
-                file.seek(at)
+            self.look()
+
+    def look(self) -> list[dict[str, Any]]:
+        """Read what is new; all lines so far."""
+        for path in self.files:
+            with suppress(FileNotFoundError), path.open("rb") as file:
+                file.seek(self._read.get(path, 0))
                 *lines, rest = file.read().split(b"\n")
-                at, now = file.tell() - len(rest), time.monotonic()
+                self._read[path], now = file.tell() - len(rest), time.monotonic()
                 self.arrived += [(now, json.loads(line)) for line in lines]
+        return [line for _, line in self.arrived]
 
     def gap(self, since: float) -> float:
         """Seconds between the last message before a loss, and the first of a push that began after it."""
@@ -96,7 +102,7 @@ class Installation:
         self.cluster = Cluster(folder, "--log", kafka.url)
         self.names = [f"repository-{number}" for number in range(REPOSITORIES)]
         self.load, self.began = Load(), dict[str, float]()
-        self.consumer = Consumer(self.cluster.notices, self.began)
+        self.consumer = Consumer([self.cluster.notices], self.began)
         self.pushers: list[Paced] = []
         services = self.cluster.about["services"]
         self._alone = {role: services.pop(role) for role in ("aggregator", "notifier")}
