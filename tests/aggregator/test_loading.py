@@ -14,6 +14,7 @@ from prometheus_client import REGISTRY
 from hgext.vcsreplicator.aggregator.alarms import FORKED, NO_GATING, measure_silence
 from hgext.vcsreplicator.aggregator.loading import GROUP, load, read_state
 from hgext.vcsreplicator.aggregator.loop import run
+from hgext.vcsreplicator.aggregator.metrics import SERVED_SECONDS
 from hgext.vcsreplicator.aggregator.session import Session
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, PENDING, ROSTER, ROSTER_REQUESTS, STATE, NewRecord, topics
@@ -253,6 +254,33 @@ def test_metrics_tell_what_each_mirror_has_not_applied(log: CountingLog) -> None
     log.append([NewRecord(topic=ACKS, key=f"beta/{chain.repository}", value=to_json(ack))])
     step(session, clock)
     assert (figures("alpha"), figures("beta")) == ((0.0, 1.0), (0.0, 2.0))
+
+
+def test_metrics_tell_how_long_a_push_took_to_its_notice_and_each_mirror(log: CountingLog) -> None:
+    clock, chain = log._clock, Chain("x")
+    assert isinstance(clock, HandClock)
+    SERVED_SECONDS.clear()
+    session = open_session(log)
+    ask(log, Verb.ADD, "beta")
+    [event] = chain.take(1)
+    send(log, [event])
+    clock.advance(event.time + 4.0 - clock.now())
+    began = measured("notice_seconds_count") or 0.0, measured("notice_seconds_sum") or 0.0
+    for mirror, took in (("alpha", 2.5), ("beta", -1.0)):  # a clock of beta that is behind
+        ack = chain.ack(mirror, 1, time=event.time + took)
+        log.append([NewRecord(topic=ACKS, key=f"{mirror}/{chain.repository}", value=to_json(ack))])
+    step(session, clock, 3)
+    assert (measured("notice_seconds_count"), measured("mirror_served_seconds_count", mirror="alpha")) == (
+        began[0] + 1,
+        1.0,
+    )
+    assert 4.0 <= (measured("notice_seconds_sum") or 0.0) - began[1] < 60.0
+    assert [measured("mirror_served_seconds_sum", mirror=mirror) for mirror in ("alpha", "beta")] == [2.5, 0.0]
+    for verb in (Verb.DEACTIVATE, Verb.REMOVE):
+        ask(log, verb, "beta")
+    step(session, clock, 3)
+    assert measured("mirror_served_seconds_sum", mirror="alpha") == 2.5
+    assert measured("mirror_served_seconds_sum", mirror="beta") is None
 
 
 def test_a_metric_counts_the_alarms_that_last_and_forgets_others(log: CountingLog) -> None:

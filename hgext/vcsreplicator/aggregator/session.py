@@ -48,7 +48,7 @@ from .decisions.memory import RecordOutcome
 from .decisions.poison import Poison
 from .gate import AckGate, GateVerdict, open_keys
 from .loading import GROUP, load
-from .metrics import COMMIT_SECONDS, ERRORS_TOTAL, EVENTS_TOTAL, NOTICES_TOTAL, RELEASES_TOTAL
+from .metrics import COMMIT_SECONDS, ERRORS_TOTAL, EVENTS_TOTAL, RELEASES_TOTAL, observe_notices
 from .refusals import RefusalWatch
 from .rereading import Rereading
 from .settings import AggregatorSettings
@@ -287,7 +287,7 @@ class Session:
         COMMIT_SECONDS.observe(self._clock.monotonic() - began)
         self._first = self._clock.monotonic()
         RELEASES_TOTAL.inc(batch.releases)
-        NOTICES_TOTAL.inc(batch.notices)
+        observe_notices(batch.announced)
         if batch.errors:
             ERRORS_TOTAL.inc(batch.errors)
             logger.error("records set aside", count=batch.errors, see="vcsreplicator errors")

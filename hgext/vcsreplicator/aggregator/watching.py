@@ -2,10 +2,10 @@
 """The aggregator's heartbeats, its alarms and figures, and a watch for losses."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 import structlog
-from prometheus_client import Gauge
+from prometheus_client import Gauge, Histogram
 
 from ..log import EVENTS, NOTICES, RENEW_EVERY, ROSTER, STATE, Log, NewRecord, Record
 from ..words.clock import Clock, Silence
@@ -18,7 +18,7 @@ from .completeness import Completeness
 from .decisions.aggregation import Aggregation
 from .decisions.outgoing import BATCH_STATES
 from .gate import AckGate
-from .metrics import ALARMS, HELD, LAG, SILENT_SECONDS, STALLED_SECONDS, VERSION, WAITING
+from .metrics import ALARMS, HELD, LAG, SERVED_SECONDS, SILENT_SECONDS, STALLED_SECONDS, VERSION, WAITING
 from .settings import AggregatorSettings
 
 # Seconds after which a heartbeat that was put off is retried.
@@ -182,6 +182,7 @@ class Watch:
         VERSION.set(aggregation.roster.version)
         STALLED_SECONDS.set(max(waiting.held.values(), default=0.0))
         _set_all(LAG, waiting.lags)
+        _end_others(SERVED_SECONDS, waiting.lags)
         _set_all(WAITING, waiting.unserved)
         _set_all(SILENT_SECONDS, waiting.silent)
         missing, unread = self._ahead.count_missing(), self._completeness.find_failure(self._patience)
@@ -270,6 +271,12 @@ def _set_all(gauge: Gauge, values: Mapping[str, float]) -> None:
     """Set the gauge for these values of its label, and remove it for all others."""
     for value, number in values.items():
         gauge.labels(value).set(number)
-    for [sample] in {tuple(sample.labels.values()) for metric in gauge.collect() for sample in metric.samples}:
-        if sample not in values:
-            gauge.remove(sample)
+    _end_others(gauge, values)
+
+
+def _end_others(metric: Gauge | Histogram, values: Container[str]) -> None:
+    """Remove the metric for all values of its label but these."""
+    samples = [sample for family in metric.collect() for sample in family.samples]
+    for value in {next(iter(sample.labels.values())) for sample in samples}:
+        if value not in values:
+            metric.remove(value)

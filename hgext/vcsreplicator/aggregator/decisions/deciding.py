@@ -176,7 +176,7 @@ class Decisions:
         output.bury(repository, held)
         output.dirty[repository.id] = repository
         repository.announced(held, version, {**last, **dict.fromkeys(previous, event.id)} or None, len(proof))
-        output.notices += 1
+        output.announced.append(notice)
         if event.type in (Type.RENAMED, Type.DELETED):
             self._memory.touched.update(self._successors)
             self._successors.clear()

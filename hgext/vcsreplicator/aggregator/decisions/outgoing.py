@@ -7,7 +7,7 @@ from typing import Self
 
 from ...log import ERRORS, EVENTS, PENDING, STATE, NewRecord, Record
 from ...words import shape, wire
-from ...words.records import KEY_KEPT, ErrorRecord
+from ...words.records import KEY_KEPT, ErrorRecord, Notice
 from .held import HeldEvent
 from .repository import Repository
 
@@ -31,8 +31,8 @@ class Outgoing:
     """The messages of the next transaction, in this order, and its group positions.
 
     `positions` are the ones that moved. They alone are not worth a transaction, and most transactions store none, which on Kafka
-    costs half as much. `releases`, `notices` and `errors` count decisions. `keeps_values` is False if `errors` takes no larger
-    records.
+    costs half as much. `releases` and `errors` count decisions, `announced` are the notices. `keeps_values` is False if `errors`
+    takes no larger records.
     """
 
     messages: list[NewRecord] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Outgoing:
     fresh: dict[str, Repository] = field(default_factory=dict)
     roster: bool = False
     releases: int = 0
-    notices: int = 0
+    announced: list[Notice] = field(default_factory=list)
     size: int = 0
     errors: int = 0
     kept: int = 0
@@ -50,6 +50,10 @@ class Outgoing:
     def add(self, message: NewRecord) -> None:
         self.messages.append(message)
         self.size += len(message.value or b"") + sum(map(len, message.headers.values())) + MESSAGE_BYTES
+
+    @property
+    def notices(self) -> int:
+        return len(self.announced)
 
     @property
     def is_urgent(self) -> bool:
