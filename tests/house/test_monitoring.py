@@ -260,6 +260,30 @@ def test_rules_and_panels_use_only_metrics_that_exist(collectors: list[Any]) -> 
     assert (used | shown) - known == set()
 
 
+def test_the_panels_stand_beside_each_other_as_grafana_places_them() -> None:
+    """Grafana moves what overlaps, and takes one of two panels with the same number for the other."""
+    dashboard = json.loads((MONITORING / "dashboard.json").read_text())
+    [source] = dashboard["templating"]["list"]
+    taken: dict[tuple[int, int], str] = {}
+    for number, panel in enumerate(dashboard["panels"], 1):
+        place = panel["gridPos"]
+        cells = [
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        ]
+        assert {(panel["title"], taken.setdefault(cell, panel["title"])) for cell in cells} == {(panel["title"],) * 2}
+        assert (panel["id"], place["x"] + place["w"] <= 24) == (number, True)
+        assert panel["type"] == "row" or panel["datasource"]["uid"] == f"${{{source['name']}}}"
+
+
+def test_each_service_has_a_panel(collectors: list[Any]) -> None:
+    shown = " ".join(target["expr"] for panel in panels() for target in panel["targets"])
+    services = {name.split("_")[1] for name in rows(collectors)}
+    assert {"verify", "edge", "poll", "work", "guardian"} <= services
+    assert [service for service in sorted(services) if f"vcsreplicator_{service}_" not in shown] == []
+
+
 def test_promtool_understands_rules_configuration_and_panels(tmp_path: Path) -> None:
     promtool("check", "config", MONITORING / "prometheus.yml")
     expressions = [target["expr"] for panel in panels() for target in panel["targets"]]
@@ -321,7 +345,9 @@ def test_the_runbook_has_an_entry_for_each_alert_alarm_and_exit_code() -> None:
     text = runbook()
     for rule in rules():
         page, _, heading = rule["annotations"]["runbook_url"].partition("#")
-        assert page == "docs/runbook.md"
+        assert page == "https://docs.example/docs/runbook.html", (
+            "an absolute URL, which docs/monitoring.md has replaced"
+        )
         assert heading == rule["alert"].lower()
         assert heading in headings(text)
     entries = re.findall(r"^### (\w+)$(.*?)(?=^##)", text, re.MULTILINE | re.DOTALL)
