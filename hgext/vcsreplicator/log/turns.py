@@ -26,7 +26,7 @@ from .table import ReadStopped, read_table
 BEAT = 5.0
 
 # Seconds between two looks whether a part was lost, while this process works on all.
-LOOK_EVERY = 1.0
+LOOK_EVERY = 5.0
 
 logger = structlog.get_logger()
 
@@ -107,7 +107,7 @@ class Turns:
             self._reader.rivals[name] = Rival(heard=self._clock.monotonic())
 
     def find_turns(self) -> list[str]:
-        """Return the names to work on from now on; wait a second at most.
+        """Return the names to work on from now on; wait LOOK_EVERY seconds at most.
 
         Waits longer after an answer of the log failed. Raises BadConfig if the log lacks the topic.
         """
