@@ -21,7 +21,7 @@ from hgext.vcsreplicator.log import ERRORS, EVENTS, LATEST, NOTICES, STATE, NewR
 from hgext.vcsreplicator.log.sqlite import doorbell as bells
 from hgext.vcsreplicator.log.sqlite.adapter import STEP, TOMBSTONES_KEPT, SqliteLog
 from hgext.vcsreplicator.log.sqlite.filesystem import kind_of, refuse_network
-from hgext.vcsreplicator.log.sqlite.reader import FALLBACK_POLL
+from hgext.vcsreplicator.log.sqlite.reader import FALLBACK_POLL, SqliteReader
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import BadConfig, Fenced, Rewound, Unavailable
 from testing.faults.permission import closed, under
@@ -533,6 +533,21 @@ def test_a_reader_that_took_all_records_looks_again_after_a_write(
         with SqliteLog(path) as other:
             other.append([message(b"3")])
         assert [record.value for record in reader.poll(0)] == [b"3"]
+
+
+def test_a_reader_of_many_partitions_asks_once_where_they_end(tmp_path: Path) -> None:
+    with SqliteLog(tmp_path / "many.db", creates=True) as log:
+        log.create([Topic(name=NOTICES), Topic(name=EVENTS, partitions=16)])
+        with contextlib.closing(log.reader({(EVENTS, partition): 0 for partition in range(16)})) as reader:
+            assert reader.poll(0) == []
+            statements: list[str] = []
+            assert isinstance(reader, SqliteReader)
+            assert reader._connection is not None
+            reader._connection._sqlite.set_trace_callback(statements.append)
+            log.append([NewRecord(topic=EVENTS, partition=11, key="x", value=b"1")])
+            assert [record.partition for record in reader.poll(0)] == [11]
+        # Whether anything changed, the transaction, the ends, and the records of one partition.
+        assert len(statements) == 6, statements
 
 
 def test_a_commit_of_nothing_looks_at_no_stream_and_rings_no_bell(

@@ -121,7 +121,7 @@ class SqliteReader:
         self._turn = (self._turn + 1) % max(1, len(active))
         try:
             with self._open_connection().transaction(READING) as connection:
-                ends = {key: self._check_end(connection, key) for key in self._streams}
+                ends = self._check_ends(connection)
                 records, moved, marks = self._collect(
                     connection, active[self._turn :] + active[: self._turn], ends, limit
                 )
@@ -144,13 +144,19 @@ class SqliteReader:
             self._connection = self._connect()
         return self._connection
 
-    def _check_end(self, connection: Connection, key: PartitionKey) -> int:
+    def _check_ends(self, connection: Connection) -> dict[PartitionKey, int]:
+        """Return the end of each partition; raise as `_check_end` does."""
+        ids = sorted(self._streams.values())
+        rows = connection.rows(sql.STREAMS_BETWEEN, ids[0], ids[-1]) if ids else []
+        bounds = {stream: (beginning, end) for stream, beginning, end in rows}
+        return {key: self._check_end(connection, key, *bounds[stream]) for key, stream in self._streams.items()}
+
+    def _check_end(self, connection: Connection, key: PartitionKey, beginning: int, end: int) -> int:
         """Return the end of a partition.
 
         Raises Rewound if this is not the log that was read so far, or if it lost records. Raises Expired if the position is before
         the beginning, unless the partition is paused.
         """
-        [(beginning, end)] = connection.rows(sql.STREAM, self._streams[key])
         position = self._positions[key]
         where = f"topic {key[0]}, partition {key[1]}"
         if position > end:
@@ -163,7 +169,7 @@ class SqliteReader:
                 )
         if position < beginning and key not in self._paused:
             raise Expired(f"{where}: position {position} is gone, the log has {beginning} to {end}")
-        return int(end)
+        return end
 
     def _collect(
         self, connection: Connection, active: Sequence[PartitionKey], ends: Mapping[PartitionKey, int], limit: int

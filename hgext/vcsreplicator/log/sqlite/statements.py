@@ -81,6 +81,7 @@ ENDS = """
 
 # Streams: by primary key.
 STREAM = "SELECT beginning, next FROM streams WHERE id = ?"
+STREAMS_BETWEEN = "SELECT id, beginning, next FROM streams WHERE id BETWEEN ? AND ?"
 SET_NEXT = "UPDATE streams SET next = ? WHERE id = ?"
 SET_BEGINNING = "UPDATE streams SET beginning = ? WHERE id = ?"
 
