@@ -110,7 +110,7 @@ class Faulty(Installation):
 
 def read_reports(log: Log, role: str) -> dict[str, tuple[ServiceReport, float]]:
     """The report of each machine with this role, and the time at which the log took it."""
-    table = read_table(log, SERVICES, keep=lambda _, key: key.startswith(f"{role} "))
+    table = read_table(log, SERVICES, keep=lambda record: (record.key or "").startswith(f"{role} "))
     return {
         (key or "").split()[1]: (from_json(ServiceReport, record.value or b""), record.time)
         for (_, key), record in table.records.items()
