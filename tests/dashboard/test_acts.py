@@ -203,7 +203,9 @@ def test_an_operator_whom_a_proxy_names_has_tokens_of_their_own(installation: In
 
 
 def test_the_roster_says_in_how_many_repositories_notices_wait(site: Site) -> None:
-    text = re.sub(r"<[^>]+>", " ", site.get("/roster", headers=AS_READER).text)
+    page = site.get("/roster", headers=AS_READER).text
+    assert '<a href="/mirror/alpha">alpha</a>' in page
+    text = re.sub(r"<[^>]+>", " ", page)
     assert re.findall(r"(alpha|beta) .*?(\d+) repositor", text, re.DOTALL) == [("alpha", "0"), ("beta", "2")]
 
 
@@ -438,7 +440,7 @@ def test_deliveries_are_listed_by_state_with_their_attempts(tmp_path: Path) -> N
             ("3", "ci", "queued", "3", "2023-11-14 22:20:00"),
         ]
         [(*_, answer)] = cells("exhausted")
-        attempt = "2023-11-14 22:14:30: 500 after 0.250 s: &lt;b&gt;answer\\x1b 2&lt;/b&gt;"
+        attempt = "2023-11-14 22:14:30 UTC: 500 after 0.250 s: &lt;b&gt;answer\\x1b 2&lt;/b&gt;"
         assert answer == f"status 500newest attempts{attempt}"
         assert cells("cancelled") == []
         assert "None is cancelled." in site.get("/deliveries?state=cancelled", headers=AS_READER).text
@@ -457,8 +459,8 @@ def test_a_destination_whose_notifier_is_silent_is_not_called_delivering(tmp_pat
     cells = re.findall(r'<td data-label="State".*?>(.*?)</td>', text)[:4]
     assert [re.sub(r"<[^>]+>", "", cell) for cell in cells] == [
         "delivering",
-        f"no report since {format_instant(now - 16)}; before that: delivering",
-        f"no report since {format_instant(now + 3600)}; before that: delivering",
+        f"no report since {format_instant(now - 16)} UTC; before that: delivering",
+        f"no report since {format_instant(now + 3600)} UTC; before that: delivering",
         "never ran",
     ]
 

@@ -14,6 +14,7 @@ from hgext.vcsreplicator.dashboard.pages import format_instant
 from hgext.vcsreplicator.dashboard.readers import DashboardUser, Readers
 from hgext.vcsreplicator.dashboard.settings import DashboardRole, DashboardSettings
 from hgext.vcsreplicator.log import NOTICES
+from testing.services.cache import CHECKOUT
 from testing.waiting import eventually
 from tests.dashboard.conftest import (
     AS_READER,
@@ -138,8 +139,12 @@ def test_a_reader_sees_all_names_and_what_is_wrong(installation: Installation, s
     assert "status 500 for secret/payroll" in text
     assert re.search(r"public/firefox is detached on beta: locked \(for \d+ s, since 20", text)
     page = f"/repository/{installation.chains['public/firefox'].repository}"
-    assert re.search(r">locked</strong> since <time>20[^<]+</time>: abort: ", site.get(page, headers=AS_READER).text)
-    assert re.search(r">locked</strong> since <time>20[^<]+</time></td>", site.get(page).text), "a guest sees no note"
+    assert re.search(
+        r">locked</strong> since <time>20[^<]+</time> UTC: abort: ", site.get(page, headers=AS_READER).text
+    )
+    assert re.search(r">locked</strong> since <time>20[^<]+</time> UTC</td>", site.get(page).text), (
+        "a guest sees no note"
+    )
     assert "1 of 4" in site.get("/repositories?q=payroll", headers=AS_READER).text
     for address in readable(installation, site):
         expected = 404 if address in ("/nowhere", "/static/nothing") else 200
@@ -342,3 +347,20 @@ def test_while_the_log_is_away_a_page_says_of_when_its_view_is(tmp_path: Path) -
 def test_settings_that_let_in_anybody_are_refused(members: dict[str, object], key: str) -> None:
     with pytest.raises(ValueError, match=f"^{key}: "):
         DashboardSettings(**{"listen": "127.0.0.1:1", **members})  # type: ignore[arg-type]
+
+
+def test_each_time_on_a_page_names_its_zone() -> None:
+    """In its own cell: a phone shows no headings."""
+    bare = []
+    for file in sorted((CHECKOUT / "hgext/vcsreplicator/dashboard/templates").glob("*.html")):
+        for line in file.read_text().splitlines():
+            for found in re.finditer(r"\| instant[^}]*}}(</time>)?", line):
+                cell = line[: found.start()].rpartition("<td")[2]
+                if not line[found.end() :].startswith(" UTC") and "(UTC)" not in cell:
+                    bare.append(f"{file.name}: {line[found.start() - 40 : found.end()]}")
+    assert bare == []
+
+
+def test_a_mirror_that_is_deactivated_for_nothing_does_not_speak_of_it(site: Site) -> None:
+    text = site.get("/mirror/beta", headers=AS_READER).text
+    assert "It carries all repositories.</p>" in text

@@ -232,7 +232,7 @@ def test_a_destination_that_stands_still_is_named(installation: Installation) ->
     [(level, text)] = installation.found(after=60.0)
     assert (level, text.partition(";")[0]) == (
         1,
-        "destination lines is stalled: 1 notices wait, the first for 2 min, since 2023-11-14 22:13:20 UTC",
+        "destination lines is stalled: 1 notice waits for 2 min, since 2023-11-14 22:13:20 UTC",
     )
     assert installation.found(after=3600.0)[0][0] == 2
 

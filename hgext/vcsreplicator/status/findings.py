@@ -335,7 +335,8 @@ def _find_stalled(
         for index in causes:
             found[index] = replace(found[index], level=max(severity, found[index].level))
         if not causes:
-            text = f"destination {name} is stalled: {lag} notices wait, the first {format_since(now - waits, now)}"
+            count = "1 notice waits" if lag == 1 else f"{lag} notices wait, the first"
+            text = f"destination {name} is stalled: {count} {format_since(now - waits, now)}"
             found.append(Finding(level=severity, text=f"{text}; see: {DESTINATIONS}", command=DESTINATIONS, entry=LATE))
     return found
 

@@ -133,3 +133,15 @@ def test_a_guest_sees_graphs_without_private_names(site: Site) -> None:
         assert SECRET not in answer.text
         assert answer.text.count("<svg") == 4
         assert "are lost when the dashboard stops" in answer.text
+
+
+def test_a_sample_that_stands_alone_is_drawn_so_large_that_one_sees_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after the dashboard's first minute, when the pictures would look empty."""
+    monkeypatch.setattr(watcher, "MINUTE", 0.0)
+    with pages(fill(), settings(tmp_path)) as site:
+        eventually(lambda: "<polyline" in site.get("/graphs", headers=AS_READER).text)
+        lines = re.findall(r'<polyline class="([^"]*)" points="([^"]*)"', site.get("/graphs", headers=AS_READER).text)
+    assert lines
+    assert {kind.endswith(" lone") for kind, _ in lines} == {True}
