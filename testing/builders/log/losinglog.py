@@ -29,5 +29,8 @@ class LosingLog:
                 self.is_lossy = False
         return ends
 
+    def shares(self, beginning: str) -> dict[str, list[PartitionKey]]:
+        return {}
+
     def reader(self, positions: Mapping[PartitionKey, int]) -> Reader:
         return self.log.reader(positions)

@@ -19,6 +19,9 @@ class MarkedLog:
     def ends(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
         return {0: 2}
 
+    def shares(self, beginning: str) -> dict[str, list[PartitionKey]]:
+        return {}
+
     def reader(self, positions: Mapping[PartitionKey, int]) -> Reader:
         [((topic, _), at)] = positions.items()
         return MarkedReader(self, topic, at)
