@@ -206,7 +206,7 @@ def test_config_check_reads_the_section_and_knows_the_service(tmp_path: Path) ->
     ("text", "complaint"),
     [
         ("log = 'x'\n[guardian]\n", "guardian: key 'broker-url' is missing"),
-        ("[poll]\n", "section [guardian] is missing"),
+        ("[work]\n", "section [guardian] is missing"),
         ("[guardian]\n", "log: expected text"),
         ("log = 'x'\n[guardian]\nlimit = 'x'\n", "guardian"),
     ],

@@ -474,7 +474,7 @@ def serving(settings: GuardianSettings, log: Log, instance: str) -> Iterator[thr
 
 def reported(log: Log) -> dict[str, tuple[str | None, bool]]:
     """Return which processes report, and whether they stand by."""
-    found = read_table(log, WATCHES, keep=lambda _, key: key.startswith("guardian ")).records.items()
+    found = read_table(log, WATCHES, keep=lambda each: (each.key or "").startswith("guardian ")).records.items()
     reports = {key: from_json(ServiceReport, record.value or b"") for (_, key), record in found}
     return {key: (report.instance, report.is_standby) for key, report in reports.items()}
 
