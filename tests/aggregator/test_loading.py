@@ -22,7 +22,8 @@ from hgext.vcsreplicator.words.clock import Silence
 from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.records import AGGREGATOR_FORMAT, AggregatorHeartbeat, Notice
-from hgext.vcsreplicator.words.roster import RECENT, Mirror, MirrorState, Roster, Verb
+from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Roster, Verb
+from hgext.vcsreplicator.words.roster.changes import RECENT
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from hgext.vcsreplicator.words.wire import headers
 from testing.builders.aggregator.aggregating import ask, send

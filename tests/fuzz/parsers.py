@@ -40,6 +40,7 @@ from hgext.vcsreplicator.service import listening
 from hgext.vcsreplicator.words import records, roster, rules, wire
 from hgext.vcsreplicator.words.errors import BadConfig, Diverged, MalformedEvent, Refused, Rejected, Unavailable
 from hgext.vcsreplicator.words.retry import read_retry_after
+from hgext.vcsreplicator.words.roster import changes as roster_changes
 from hgext.vcsreplicator.words.shape import from_json, parse, to_json
 from notifier.clients.database import NOWHERE, read_storable
 from notifier.clients.http import connection
@@ -366,8 +367,8 @@ PUSHES = json.dumps(
 def decide(content: bytes) -> object:
     request = from_json(roster.RosterRequest, content)
     before = from_json(roster.Roster, ROSTER)
-    after = roster.decide(before, request, positions={0: 7}, now=NOW)
-    return from_json(roster.Roster, to_json(roster.remember(after, request, now=NOW)))
+    after = roster_changes.decide(before, request, positions={0: 7}, now=NOW)
+    return from_json(roster.Roster, to_json(roster_changes.remember(after, request, now=NOW)))
 
 
 REQUESTS = [

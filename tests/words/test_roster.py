@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from hgext.vcsreplicator.words import roster as rosters
 from hgext.vcsreplicator.words.errors import Refused
 from hgext.vcsreplicator.words.roster import Mirror, MirrorRole, MirrorState, Roster, RosterRequest, Verb
+from hgext.vcsreplicator.words.roster.changes import RECENT, decide, remember
+from hgext.vcsreplicator.words.roster.keys import with_aggregator_keys, with_sealed_from
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import from_json, to_json
 
@@ -21,13 +22,13 @@ def request(verb: Verb, mirror: str | None = "alpha", **members: object) -> Rost
 
 def decided(roster: Roster, *requests: RosterRequest, positions: dict[int, int] | None = None) -> Roster:
     for one in requests:
-        roster = rosters.decide(roster, one, positions=positions or {0: 7, 1: 9}, now=10.0)
+        roster = decide(roster, one, positions=positions or {0: 7, 1: 9}, now=10.0)
     return roster
 
 
 def refused(roster: Roster, one: RosterRequest) -> str:
     with pytest.raises(Refused) as refusal:
-        rosters.decide(roster, one, positions={}, now=10.0)
+        decide(roster, one, positions={}, now=10.0)
     return str(refusal.value)
 
 
@@ -170,12 +171,12 @@ def test_a_request_that_makes_no_sense_is_refused_in_words(asked: RosterRequest,
 
 def test_a_decision_is_remembered_with_who_and_why_for_a_time() -> None:
     roster = Roster(version=2)
-    for number in range(rosters.RECENT + 5):
+    for number in range(RECENT + 5):
         one = RosterRequest(id=str(number), verb=Verb.JOIN, mirror="x", who="dana", time=1.0, reason="because")
-        roster = rosters.remember(roster, one, now=2.0, refusal="no")
-    assert len(roster.recent) == rosters.RECENT
+        roster = remember(roster, one, now=2.0, refusal="no")
+    assert len(roster.recent) == RECENT
     assert roster.decision("0") is None
-    newest = roster.decision(str(rosters.RECENT + 4))
+    newest = roster.decision(str(RECENT + 4))
     assert newest is not None
     assert (newest.request.who, newest.request.reason, newest.refusal, newest.version) == ("dana", "because", "no", 2)
 
@@ -184,7 +185,7 @@ def test_a_roster_survives_the_way_through_the_log() -> None:
     roster = decided(
         Roster(), request(Verb.ADD, rules=Rules(exclude=("path:x",))), request(Verb.ALLOW_EMPTY, None, allow=True)
     )
-    roster = rosters.remember(roster, request(Verb.ADD), now=3.0)
+    roster = remember(roster, request(Verb.ADD), now=3.0)
     assert from_json(Roster, to_json(roster)) == roster
 
 
@@ -199,7 +200,7 @@ KEYED = Roster(version=3, aggregator_keys=("x25519:" + "D" * 43 + "=",))
 def test_a_mirror_has_an_epoch_from_its_first_key_to_its_last() -> None:
     [first] = decided(KEYED, request(Verb.ADD, key=KEY)).mirrors
     assert (first.keys, first.epoch) == ((KEY,), 4)
-    roster = rosters.with_sealed_from(decided(KEYED, request(Verb.ADD), request(Verb.ADD_KEY, key=KEY)), "alpha", 7)
+    roster = with_sealed_from(decided(KEYED, request(Verb.ADD), request(Verb.ADD_KEY, key=KEY)), "alpha", 7)
     roster = decided(roster, request(Verb.ADD_KEY, key=SECOND))
     [mirror] = roster.mirrors
     assert (mirror.keys, mirror.epoch, mirror.sealed_from) == ((SECOND, KEY), 5, 7)
@@ -244,9 +245,9 @@ def test_a_request_about_keys_that_does_not_fit_is_refused(roster: Roster, one: 
 def test_the_roster_keeps_the_newest_keys_of_aggregators() -> None:
     roster = Roster()
     for number in range(6):
-        roster = rosters.with_aggregator_keys(roster, (str(number),))
+        roster = with_aggregator_keys(roster, (str(number),))
     assert (roster.aggregator_keys, roster.version) == (("5", "4", "3", "2"), 6)
-    assert rosters.with_aggregator_keys(roster, ("3",)) is roster
+    assert with_aggregator_keys(roster, ("3",)) is roster
 
 
 def test_a_roster_without_keys_is_what_a_former_release_reads() -> None:

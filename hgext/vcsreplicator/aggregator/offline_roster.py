@@ -9,10 +9,10 @@ import time
 
 from ..log import ROSTER, ROSTER_REQUESTS, STATE, Log, NewRecord
 from ..log.table import read_records
-from ..words import roster as rosters
 from ..words.errors import Refused
 from ..words.records import AGGREGATOR
-from ..words.roster import Decision, Roster, RosterRequest, Verb
+from ..words.roster import KEY, Decision, Roster, RosterRequest, Verb
+from ..words.roster.changes import RECENT, decide, remember
 from ..words.shape import to_json, try_json
 from .loading import GROUP, IDENTITY, load_roster
 
@@ -47,13 +47,13 @@ def decide_offline(log: Log, request: RosterRequest) -> tuple[Decision, Roster]:
         roster = load_roster(log)
         overtaken = f"request {request.id} was decided offline before it; ask again"
         waiting = _read_waiting(log, roster)
-        if len(waiting) >= rosters.RECENT:
+        if len(waiting) >= RECENT:
             raise Refused(f"{len(waiting)} requests wait for the aggregator; start it")
-        decided = rosters.decide(roster, request, positions={}, now=request.time)
+        decided = decide(roster, request, positions={}, now=request.time)
         for each in waiting:
-            decided = rosters.remember(decided, each, now=request.time, refusal=overtaken)
-        decided = rosters.remember(decided, request, now=request.time)
-        transactor.commit([NewRecord(topic=ROSTER, key=rosters.KEY, value=to_json(decided))])
+            decided = remember(decided, each, now=request.time, refusal=overtaken)
+        decided = remember(decided, request, now=request.time)
+        transactor.commit([NewRecord(topic=ROSTER, key=KEY, value=to_json(decided))])
     finally:
         transactor.close()
     return decided.recent[-1], decided

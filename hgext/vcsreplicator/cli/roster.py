@@ -15,10 +15,10 @@ from ..config import Config
 from ..log import Log
 from ..status import Picture
 from ..status.follower import read_picture
-from ..words import roster as rosters
 from ..words.errors import Refused
 from ..words.records import RepositoryState
 from ..words.roster import Decision, Mirror, MirrorRole, MirrorState, Roster, RosterRequest, Verb
+from ..words.roster.changes import decide
 from ..words.rules import Rules
 from ..words.shape import plain
 from .display import console, print_json, table
@@ -52,7 +52,7 @@ def _make_request_verb(verb: Verb, *options: Callable[..., Any]) -> Callable[[Ca
             picture = read_picture(log)
             request = make_request(verb, reason, **_read_members(picture, **members))
             # Raises Refused as the aggregator would now.
-            rosters.decide(picture.roster, request, positions={}, now=request.time)
+            decide(picture.roster, request, positions={}, now=request.time)
             if not yes and verb is not Verb.ADD:
                 raise Refused(f"{_describe_effect(picture, request)}; add --yes to do it")
             if not yes:

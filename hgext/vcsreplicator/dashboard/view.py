@@ -16,7 +16,8 @@ from ..status.pushes import PushQuery
 from ..status.summary import list_decoders, list_mirrors, list_services
 from ..status.wording import Finding, Severity
 from ..words.records import AGGREGATOR, DESTINATION_KEY, Ack, RepositoryState, RoundProgress
-from ..words.roster import FROM, MirrorState, Verb
+from ..words.roster import MirrorState, Verb
+from ..words.roster.changes import FROM
 from .graphs.history import MINUTE, MinuteSample
 from .recent import RecentEvent, RecentEvents
 

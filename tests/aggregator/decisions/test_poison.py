@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hgext.vcsreplicator.aggregator.decisions import deciding, intake
+from hgext.vcsreplicator.aggregator.decisions import deciding, intake, membership
 from hgext.vcsreplicator.aggregator.decisions.held import HeldEvent
 from hgext.vcsreplicator.aggregator.decisions.levels import MirrorLevels
 from hgext.vcsreplicator.aggregator.decisions.poison import Poison, Poisoned, blaming
@@ -18,7 +18,6 @@ from hgext.vcsreplicator.aggregator.decisions.repository import Repository
 from hgext.vcsreplicator.aggregator.loop import run
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, NOTICES, ROSTER, ROSTER_REQUESTS, STATE, NewRecord, topics
-from hgext.vcsreplicator.words import roster as rosters
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.records import AggregatorHeartbeat, ErrorRecord, Notice
@@ -117,7 +116,7 @@ def test_a_level_that_fails_the_aggregator_is_set_aside_once(log: MemoryLog, mon
 
 
 def test_a_request_that_fails_the_aggregator_is_set_aside(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    fail_for(monkeypatch, rosters, "decide", lambda _roster, request, **_: request.mirror == "bad")
+    fail_for(monkeypatch, membership, "decide", lambda _roster, request, **_: request.mirror == "bad")
     ask(log, Verb.ADD, "bad")
     ask(log, Verb.ADD, "good")
     with running(log):

@@ -5,10 +5,11 @@ A joining mirror becomes active once it is caught up everywhere.
 """
 
 from ...log import ACKS, EVENTS, ROSTER, NewRecord, Record
-from ...words import roster as rosters
 from ...words import shape
 from ...words.errors import Refused, Rejected
-from ...words.roster import Mirror, MirrorState, Roster, RosterRequest
+from ...words.roster import KEY, Mirror, MirrorState, Roster, RosterRequest, Verb
+from ...words.roster.changes import decide, promoted, remember
+from ...words.roster.keys import with_aggregator_keys, with_sealed_from, with_signing_keys
 from .memory import Memory, RecordOutcome
 from .repository import Repository
 
@@ -35,14 +36,14 @@ class RosterMembership:
             return RecordOutcome.REPEAT
         points = {partition: at for (topic, partition), at in self._memory.positions.items() if topic == EVENTS}
         try:
-            decided = rosters.decide(self.roster, request, positions=points, now=now)
+            decided = decide(self.roster, request, positions=points, now=now)
         except Refused as error:
-            self._set_roster(rosters.remember(self.roster, request, now=now, refusal=str(error)))
+            self._set_roster(remember(self.roster, request, now=now, refusal=str(error)))
             return RecordOutcome.REJECTED
-        returns = request.verb is rosters.Verb.ADD and self.roster.mirror(request.mirror) is not None
-        if (returns or request.verb is rosters.Verb.REMOVE) and not self._forget(request.mirror or ""):
+        returns = request.verb is Verb.ADD and self.roster.mirror(request.mirror) is not None
+        if (returns or request.verb is Verb.REMOVE) and not self._forget(request.mirror or ""):
             return RecordOutcome.UNFINISHED
-        self._set_roster(rosters.remember(decided, request, now=now))
+        self._set_roster(remember(decided, request, now=now))
         return RecordOutcome.TAKEN
 
     def survey(self) -> None:
@@ -73,7 +74,7 @@ class RosterMembership:
     def promote(self, now: float) -> None:
         """Make active each joining mirror that lacks nothing."""
         for name in [name for name, behind in self._behind.items() if not behind]:
-            self._set_roster(rosters.promoted(self.roster, name, now=now))
+            self._set_roster(promoted(self.roster, name, now=now))
 
     def write_again(self) -> None:
         """Write the present version with the next batch, if any was ever decided."""
@@ -85,14 +86,14 @@ class RosterMembership:
 
         `signing` are those of its signatures, if it signs notices.
         """
-        if (announced := rosters.with_aggregator_keys(self.roster, keys)) is not self.roster:
+        if (announced := with_aggregator_keys(self.roster, keys)) is not self.roster:
             self._set_roster(announced)
-        if (announced := rosters.with_signing_keys(self.roster, signing)) is not self.roster:
+        if (announced := with_signing_keys(self.roster, signing)) is not self.roster:
             self._set_roster(announced)
 
     def note_sealed(self, name: str, offset: int) -> None:
         """Let the roster say that a mirror seals its acks from this offset on."""
-        self._set_roster(rosters.with_sealed_from(self.roster, name, offset))
+        self._set_roster(with_sealed_from(self.roster, name, offset))
 
     def _set_roster(self, roster: Roster) -> None:
         """Write a version of the roster.
@@ -101,7 +102,7 @@ class RosterMembership:
         """
         changed = roster.version != self.roster.version
         self.roster, self._memory.output.roster = roster, True
-        self._memory.output.add(NewRecord(topic=ROSTER, key=rosters.KEY, value=shape.to_json(roster)))
+        self._memory.output.add(NewRecord(topic=ROSTER, key=KEY, value=shape.to_json(roster)))
         if changed:
             self._memory.touched.update((name, it) for name, it in self._memory.repositories.items() if it.queue)
             self._memory.outstanding.note_all(self._memory.repositories)
