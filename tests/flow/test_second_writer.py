@@ -8,7 +8,7 @@ each batch has the epoch of its writer.
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 from hgext.vcsreplicator.log import NOTICES, PENDING, SERVICES, STATE, Log
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import read_table
+from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.records import Notice, ServiceReport
 from hgext.vcsreplicator.words.shape import from_json
 from notifier.publishing.position import group
@@ -173,15 +174,22 @@ def bring_faults(here: Faulty, log: Log, role: str, told: Callable[[object], Non
             told(f"{role}, clock {ahead:+.0f} s: {here.consumer.gap(since):.1f} s")
         assert find_active(log, role) == active
     for fault, seconds in ((here.stopped, STOPPED), (here.without_requests, CUT), (here.without_answers, CUT)):
-        active, since = find_active(log, role), time.monotonic()
+        active, stored = find_active(log, role), eventually(lambda: find_position(log), "a position is stored")
+        since = time.monotonic()
         with fault(active):
-            stored = log.stored(group("lines"), NOTICES).get(0, 0)
             gap = here.consumer.gap(since)
             time.sleep(max(0.0, since + seconds - time.monotonic()))
             repeatable.append(range(stored, log.ends(NOTICES)[0] + 1))
         assert find_active(log, role) != active
         told(f"{role}, {fault.__name__}: {gap:.1f} s")
     return repeatable if role == "notifier" else []
+
+
+def find_position(log: Log) -> int | None:
+    """The position of the lines; None while one is being stored, which a service that is cut off leaves so."""
+    with suppress(Unavailable):
+        return log.stored(group("lines"), NOTICES).get(0)
+    return None
 
 
 def is_wrong(log: Log, role: str, name: str, ahead: float) -> bool:
