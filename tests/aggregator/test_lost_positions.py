@@ -15,8 +15,9 @@ from hgext.vcsreplicator.aggregator.session import Session
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, NOTICES, PENDING, STATE, Log, NewRecord, Record, topics
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.status.findings import Expectations, findings
+from hgext.vcsreplicator.status.findings import findings
 from hgext.vcsreplicator.status.follower import Follower
+from hgext.vcsreplicator.status.services import Expectations
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.records import Ack, AggregatorHeartbeat, ErrorRecord, Notice
 from hgext.vcsreplicator.words.roster import Verb

@@ -30,7 +30,7 @@ from hgext.vcsreplicator.log import (
     partition_of,
     topics,
 )
-from hgext.vcsreplicator.status.findings import Expectations
+from hgext.vcsreplicator.status.services import Expectations
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.records import (

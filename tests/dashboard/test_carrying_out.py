@@ -31,7 +31,7 @@ from hgext.vcsreplicator.dashboard.sources import Sources
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.log import ROSTER, Log, NewRecord
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.status.findings import Expectations
+from hgext.vcsreplicator.status.services import Expectations
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json

@@ -21,8 +21,8 @@ from hgext.vcsreplicator.dashboard.asked.server import LOOK_AGAIN, SocketUsers
 from hgext.vcsreplicator.dashboard.server import _answer_questions, run
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.log.opening import identify_log
-from hgext.vcsreplicator.status.findings import Expectations
 from hgext.vcsreplicator.status.follower import Follower, look_at_destinations
+from hgext.vcsreplicator.status.services import Expectations
 from hgext.vcsreplicator.status.summary import Summary, make_summary
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from testing.clock import HandClock

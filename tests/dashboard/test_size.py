@@ -9,8 +9,8 @@ import pytest
 from hgext.vcsreplicator.dashboard.recent import RecentEvents
 from hgext.vcsreplicator.dashboard.settings import DashboardRole
 from hgext.vcsreplicator.dashboard.view import View, make_view
-from hgext.vcsreplicator.status.findings import Expectations
 from hgext.vcsreplicator.status.follower import Follower
+from hgext.vcsreplicator.status.services import Expectations
 from tests.dashboard.conftest import AS_READER, Installation, Site, client, settings
 
 REPOSITORIES = 10_000

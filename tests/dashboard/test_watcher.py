@@ -11,8 +11,8 @@ from hgext.vcsreplicator.dashboard import watcher
 from hgext.vcsreplicator.dashboard.watcher import LogWatcher
 from hgext.vcsreplicator.log import STATE
 from hgext.vcsreplicator.status import Picture
-from hgext.vcsreplicator.status.findings import Expectations
 from hgext.vcsreplicator.status.follower import WATCH
+from hgext.vcsreplicator.status.services import Expectations
 from hgext.vcsreplicator.words.errors import Unavailable
 from testing.waiting import eventually
 from tests.dashboard.conftest import AwayLog, fill, watching

@@ -34,7 +34,7 @@ from hgext.vcsreplicator.relay.rounds import SENDS_NOW
 from hgext.vcsreplicator.relay.settings import RelaySettings
 from hgext.vcsreplicator.relay.work import Failure
 from hgext.vcsreplicator.status import SILENT
-from hgext.vcsreplicator.status.findings import STALLED
+from hgext.vcsreplicator.status.services import STALLED
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import BadConfig, Expired, Unavailable
 from hgext.vcsreplicator.words.event import Type

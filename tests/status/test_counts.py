@@ -7,8 +7,9 @@ from hgext.vcsreplicator.log import ERRORS, NOTICES, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import FIRST_POLL, find_beginnings, read_records
 from hgext.vcsreplicator.status import Picture
-from hgext.vcsreplicator.status.findings import Expectations, findings
+from hgext.vcsreplicator.status.findings import findings
 from hgext.vcsreplicator.status.follower import Follower, look_at_destinations
+from hgext.vcsreplicator.status.services import Expectations
 from hgext.vcsreplicator.status.wording import Severity
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.records import SUBMITTED_KEY, UNREAD

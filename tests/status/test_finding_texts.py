@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from hgext.vcsreplicator.log import ACKS, ROSTER, SERVICES, STATE
-from hgext.vcsreplicator.status.findings import Expectations, findings
+from hgext.vcsreplicator.status.findings import findings
+from hgext.vcsreplicator.status.services import Expectations
 from hgext.vcsreplicator.status.summary import make_summary
 from hgext.vcsreplicator.status.wording import Finding, Severity, describe_round
 from hgext.vcsreplicator.words.records import (

@@ -8,7 +8,8 @@ import pytest
 
 from hgext.vcsreplicator.log import ACKS, ROSTER, STATE, Record
 from hgext.vcsreplicator.status import UNLISTED, Picture
-from hgext.vcsreplicator.status.findings import Expectations, as_data
+from hgext.vcsreplicator.status.findings import as_data
+from hgext.vcsreplicator.status.services import Expectations
 from hgext.vcsreplicator.words.records import ACK_LIMIT, AggregatorHeartbeat, Lag, MirrorHeartbeat
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules

@@ -11,8 +11,9 @@ from hgext.vcsreplicator.dashboard.recent import RecentEvents
 from hgext.vcsreplicator.dashboard.view import make_view
 from hgext.vcsreplicator.log import ACKS, NOTICES, ROSTER, SERVICES, STATE, WATCHES, NewRecord, topics
 from hgext.vcsreplicator.log.reports import INTERVAL
-from hgext.vcsreplicator.status.findings import Expectations, findings
+from hgext.vcsreplicator.status.findings import findings
 from hgext.vcsreplicator.status.follower import Follower, look_at_destinations
+from hgext.vcsreplicator.status.services import Expectations
 from hgext.vcsreplicator.status.summary import list_services, make_summary
 from hgext.vcsreplicator.words.records import (
     AggregatorHeartbeat,

@@ -10,7 +10,8 @@ import pytest
 from hgext.vcsreplicator.log import ACKS, NOTICES, ROSTER, SERVICES, STATE, NewRecord
 from hgext.vcsreplicator.log.reports import ServiceReporter
 from hgext.vcsreplicator.status import Picture
-from hgext.vcsreplicator.status.findings import Expectations, as_data, findings
+from hgext.vcsreplicator.status.findings import as_data, findings
+from hgext.vcsreplicator.status.services import Expectations
 from hgext.vcsreplicator.status.summary import Summary, make_summary
 from hgext.vcsreplicator.words.errors import MalformedEvent
 from hgext.vcsreplicator.words.records import Lag, MirrorHeartbeat, ServiceReport, ServiceTrouble

@@ -15,7 +15,8 @@ from hgext.vcsreplicator.log import (
     topics,
 )
 from hgext.vcsreplicator.status import SILENT, Picture
-from hgext.vcsreplicator.status.findings import Expectations, as_data
+from hgext.vcsreplicator.status.findings import as_data
+from hgext.vcsreplicator.status.services import Expectations
 from hgext.vcsreplicator.status.summary import make_summary
 from hgext.vcsreplicator.status.topics import find_topics
 from hgext.vcsreplicator.words.clock import DAY

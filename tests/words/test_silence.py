@@ -8,9 +8,10 @@ from hgext.vcsreplicator.aggregator.loading import GROUP
 from hgext.vcsreplicator.aggregator.session import Session
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.log import ACKS, ROSTER, STATE, NewRecord, topics
-from hgext.vcsreplicator.status.findings import Expectations, findings
+from hgext.vcsreplicator.status.findings import findings
 from hgext.vcsreplicator.status.follower import Follower
 from hgext.vcsreplicator.status.health import Endpoint, HealthSettings
+from hgext.vcsreplicator.status.services import Expectations
 from hgext.vcsreplicator.words.clock import Silence
 from hgext.vcsreplicator.words.records import AggregatorHeartbeat, MirrorHeartbeat
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster

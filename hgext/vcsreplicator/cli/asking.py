@@ -21,8 +21,9 @@ from ..dashboard.asked.question import StatusQuestion, ask
 from ..log import Log
 from ..log.opening import identify_log
 from ..relay.settings import RelaySettings
-from ..status.findings import REPORTED_WITHIN, START, Expectations, finding_of, sort_findings
+from ..status.findings import sort_findings
 from ..status.follower import Follower, look_at_destinations, look_at_topics
+from ..status.services import REPORTED_WITHIN, START, Expectations, finding_of
 from ..status.summary import Summary, make_summary
 from ..status.wording import Finding, Severity
 from ..words.errors import Unavailable

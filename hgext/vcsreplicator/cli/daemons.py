@@ -70,8 +70,9 @@ def _status_page(log: Log) -> Callable[[], Mapping[str, object]]:
 
     One request at a time reads the log. Others wait a short while: a log that hangs must not take all threads of the HTTP server.
     """
-    from ..status.findings import Expectations, as_data
+    from ..status.findings import as_data
     from ..status.follower import Follower, look_at_destinations, look_at_topics
+    from ..status.services import Expectations
 
     lock = threading.Lock()
     follower = functools.cache(lambda: Follower(log))  # begins to read at the first request

@@ -10,7 +10,7 @@ import click
 
 from ..config import Config
 from ..log.requests import OperatorRequest
-from ..status.findings import is_overdue
+from ..status.destinations import is_overdue
 from ..words.errors import Refused
 from ..words.shape import plain
 from .display import print_listing

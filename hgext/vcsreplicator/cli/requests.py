@@ -22,7 +22,7 @@ import click
 from ..config import Config
 from ..log import NOTIFIER, ROSTER, ROSTER_REQUESTS, Log, NewRecord
 from ..log.requests import OperatorRequest
-from ..status.findings import is_overdue
+from ..status.destinations import is_overdue
 from ..words.clock import SystemClock
 from ..words.errors import Refused, Unavailable, visible
 from ..words.roster import Decision, Roster, RosterRequest, Verb

@@ -15,8 +15,9 @@ from rich.text import Text
 
 from ..config import Config
 from ..log import Log
-from ..status.findings import Expectations, as_data
+from ..status.findings import as_data
 from ..status.follower import Follower, look_at_destinations, look_at_topics
+from ..status.services import Expectations
 from ..status.summary import Summary
 from ..status.wording import Finding, Severity, describe_round
 from ..words.errors import Unavailable, visible

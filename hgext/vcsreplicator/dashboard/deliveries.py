@@ -14,7 +14,7 @@ from notifier.destinations.webhook.destination import WebhookSettings
 from notifier.publishing.settings import NotifierSettings
 
 from ..log.requests import OperatorRequest
-from ..status.findings import is_overdue
+from ..status.destinations import is_overdue
 
 # Requests to destinations, and deliveries of each destination, that are listed.
 REQUESTS, DELIVERIES = 10, 50

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from notifier.publishing.settings import NotifierSettings
 
 from ..log import Log
-from ..status.findings import Expectations
+from ..status.services import Expectations
 from ..words.clock import Clock, SystemClock
 from .acts import ActOutcome, OperatorAct
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..status import SILENT, MirrorLags, Picture
-from ..status.findings import SILENT_AGGREGATOR, Expectations, findings, is_silent_service
+from ..status.findings import SILENT_AGGREGATOR, findings
 from ..status.pushes import PushQuery
+from ..status.services import Expectations, is_silent_service
 from ..status.summary import list_decoders, list_mirrors, list_services
 from ..status.wording import Finding, Severity
 from ..words.records import AGGREGATOR, DESTINATION_KEY, Ack, RepositoryState, RoundProgress

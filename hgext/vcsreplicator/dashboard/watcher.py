@@ -18,8 +18,8 @@ import structlog
 
 from ..log import Log
 from ..status import Picture
-from ..status.findings import Expectations
 from ..status.follower import Follower, look_at_destinations, look_at_topics
+from ..status.services import Expectations
 from ..words.clock import Clock, SystemClock
 from ..words.errors import Expired, Unavailable
 from ..words.retry import FAILOVER

@@ -24,7 +24,8 @@ from ..log.names import expect_exact_names
 from ..log.reports import ServiceReporter, name_trouble
 from ..log.table import find_oldest_time
 from ..outbox.file import outbox_of
-from ..status.findings import REFUSES, finding_of
+from ..status.findings import REFUSES
+from ..status.services import finding_of
 from ..status.wording import Severity
 from ..words.clock import DAY, Clock, SystemClock
 from ..words.errors import BadConfig, ReplicationError

@@ -18,7 +18,8 @@ from ..words.records import (
 )
 from ..words.shape import Count, Time
 from . import MirrorLags, Picture, count_unapplied
-from .findings import FORGOTTEN, REPORTED_WITHIN, Expectations, find_all_notes, find_recent, findings, list_watched
+from .findings import find_all_notes, findings
+from .services import FORGOTTEN, REPORTED_WITHIN, Expectations, find_recent, list_watched
 from .wording import Finding
 
 # Most repositories with waiting notices that a summary lists.

@@ -17,7 +17,7 @@ import pytest
 from hgext.vcsreplicator.dashboard.asked import question
 from hgext.vcsreplicator.dashboard.asked.question import ANSWER_LIMIT, StatusAnswer, StatusQuestion, _is_believed, ask
 from hgext.vcsreplicator.status import Picture
-from hgext.vcsreplicator.status.findings import Expectations
+from hgext.vcsreplicator.status.services import Expectations
 from hgext.vcsreplicator.status.summary import make_summary
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.shape import to_json

@@ -25,7 +25,7 @@ from hgext.vcsreplicator.dashboard.asked.question import (
 from hgext.vcsreplicator.dashboard.asked.server import CONNECTIONS, AnswerServer
 from hgext.vcsreplicator.relay.admission import HeldSocket
 from hgext.vcsreplicator.status import Picture
-from hgext.vcsreplicator.status.findings import Expectations
+from hgext.vcsreplicator.status.services import Expectations
 from hgext.vcsreplicator.status.summary import make_summary
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.shape import to_json

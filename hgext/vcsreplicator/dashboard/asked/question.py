@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 
 from ...relay.admission import read_peer
-from ...status.findings import Expectations
+from ...status.services import Expectations
 from ...status.summary import Summary
 from ...words.errors import MalformedEvent, Unavailable
 from ...words.shape import MAX_TEXT, from_json, to_json
