@@ -314,7 +314,7 @@ def large(tmp_path: Path, root: Path) -> Path:
 @pytest.mark.usefixtures("large", "with_large_files")
 def test_large_files_are_named_by_their_hashes_alone(ask: Ask) -> None:
     assert ask(f"/known?cmd=getlfile&sha={'a' * 40}") == "200 ['6', 'large']"
-    assert "password" not in ask("/known?cmd=getlfile&sha=../../../../key")
+    assert ask("/known?cmd=getlfile&sha=../../../../key") == "400 ['Bad', 'Request']"
 
 
 @pytest.fixture

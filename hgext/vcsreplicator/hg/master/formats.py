@@ -71,7 +71,7 @@ def guard_names() -> None:
 
 def _find_large_file(orig: Callable[..., bytes], repo: localrepository, hash: bytes, *rest: Any, **named: Any) -> bytes:
     if not re.fullmatch(rb"[0-9a-f]{40}", hash):
-        raise error.Abort(b"expected the hash of a large file, got %s" % stringutil.pprint(hash[:80]))
+        raise error.InputError(b"expected the hash of a large file, got %s" % stringutil.pprint(hash[:80]))
     return orig(repo, hash, *rest, **named)
 
 
