@@ -45,6 +45,7 @@ SEAMS = {
     },
     "mercurial.cmd_impls.clone": {"clone": "ui peeropts source dest ..."},
     "mercurial.config": {"config.read": "self path fp sections remap"},
+    "mercurial.configuration.rcutil": {"get_shared_vfs": "hgvfs requirements"},
     "mercurial.context": {"filectx._changectx.func": "self"},
     "mercurial.exchange": {
         "_pullobsolete": "pullop",

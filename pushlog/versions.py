@@ -236,6 +236,9 @@ _OLDER: Mapping[tuple[int, int], Mapping[str, tuple[SeamPlace, ...]]] = {
         "mercurial.bundle2.addpartbundlestream2": (
             SeamPlace("mercurial.bundle2", "addpartbundlestream2", "bundler repo kwargs"),
         ),
+        "mercurial.configuration.rcutil.get_shared_vfs": (
+            SeamPlace("mercurial.localrepo", "_getsharedvfs", "hgvfs requirements"),
+        ),
         "mercurial.exchanges.bundle_cache.get_manifest_lines": (
             SeamPlace("mercurial.bundlecaches", "get_manifest", "repo", _join_lines),
         ),

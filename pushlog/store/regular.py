@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from mercurial import streamclone, util
+from mercurial import error, streamclone, util
 
 from ..seams import find_extension, wrap
 from .opening import open_regular, walk
@@ -29,6 +29,7 @@ def install() -> None:
     wrap("mercurial.util", "posixfile", _open_file)
     vars(streamclone)["open"] = vars(util)["posixfile"]  # a stream clone opens files with Python's own function
     wrap("mercurial.config", "config.read", _read_settings)
+    wrap("mercurial.configuration.rcutil", "get_shared_vfs", _find_share)
 
 
 @functools.cache
@@ -78,6 +79,16 @@ def _naming(path: bytes) -> Iterator[None]:
         is_barred = problem.errno in (errno.ELOOP, errno.ENOTDIR)
         reason = "A link or a file is in the way" if is_barred else problem.strerror
         raise OSError(problem.errno, reason, os.fsdecode(path)) from problem
+
+
+def _find_share(orig: Any, control: Any, requirements: Any) -> Any:
+    """Return the folder that a share names, if it is a `.hg`: in another one Mercurial would follow links."""
+    found = orig(control, requirements)
+    if os.path.basename(found.base) != b".hg":
+        raise error.RepoError(
+            b"%s: expected the .hg of a repository, got %s" % (control.join(b"sharedpath"), found.base)
+        )
+    return found
 
 
 def _read_settings(orig: Any, self: Any, path: bytes, fp: Any = None, *rest: Any, **named: Any) -> Any:

@@ -5,8 +5,11 @@ import os
 from pathlib import Path
 
 import pytest
-from mercurial import streamclone, vfs
+from mercurial import error, streamclone, vfs
+from mercurial.localrepo import localrepository
+from mercurial.ui import ui as Ui
 
+from pushlog import versions
 from pushlog.store import regular
 
 MINE = "mine\n"
@@ -68,3 +71,25 @@ def test_a_stream_clone_has_no_file_that_a_link_names(control: Path) -> None:
             kept.open(os.fsencode(control / "cache/file")).__enter__()
         with pytest.raises(OSError, match="A link or a file is in the way"):
             kept(os.fsencode(control / "folder/names"))
+
+
+@pytest.mark.parametrize("kind", ["shared", "relshared"])
+def test_a_share_has_no_store_where_mercurial_follows_links(control: Path, kind: str) -> None:
+    """The folder has all of a `.hg` but its name."""
+    named = control.parents[1] / "forged"
+    (named / "store").mkdir(parents=True)
+    (named / "requires").touch()
+    (control / "requires").write_text(f"store\n{kind}\n")
+    (control / "sharedpath").write_text("../../forged" if kind == "relshared" else str(named))
+    with pytest.raises(error.RepoError, match=f"sharedpath: expected the .hg of a repository, got {named}"):
+        open_repository(control)
+    named.rename(control.parent / "source")
+    (control.parents[1] / "forged").mkdir()
+    (control.parent / "source").rename(named / ".hg")
+    (control / "sharedpath").write_text(("../../forged" if kind == "relshared" else str(named)) + "/.hg")
+    assert open_repository(control).sharedpath == os.fsencode(named / ".hg")
+
+
+def open_repository(control: Path) -> localrepository:
+    found: localrepository = versions.factory.repository(Ui.load(), os.fsencode(control.parent))
+    return found
