@@ -18,7 +18,9 @@ from mercurial.ui import ui as Ui
 
 from hgext.vcsreplicator.cli.setup.texts import write_script
 from hgext.vcsreplicator.hg.bundles import RepositoryOpener
+from hgext.vcsreplicator.hg.master.capture import read_hgrc
 from hgext.vcsreplicator.hg.trusted import rule
+from pushlog.store import regular
 from testing.warm_hg import shared_hg
 
 IS_ROOT = os.geteuid() == 0
@@ -118,6 +120,44 @@ def test_a_trusted_hgrc_includes_no_file_that_accounts_may_have_written(name: st
         return
     with pytest.raises(error.ConfigError, match="not trusted"):
         is_counted(control)
+
+
+@pytest.mark.parametrize("text", ["", "%include ../../key\n", "%include requires/$A_KEY\n"])
+def test_no_line_that_an_untrusted_hgrc_names_is_shown(
+    text: str, control: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its warning goes to the client of a server over SSH."""
+    monkeypatch.setenv("A_KEY", "secret")
+    key = control.parent.parent / "key"
+    write(key, "secret\n")
+    if text:
+        write(control / "hgrc", text)
+    else:
+        (control / "hgrc").symlink_to(key)
+    assert (
+        read_warnings(control)
+        == f"ignored {control}/hgrc: it is not trusted, so expected settings alone, and no %include\n"
+    )
+
+
+def read_warnings(control: Path) -> str:
+    rule.install()
+    ui = Ui.load()
+    ui.setconfig(b"ui", b"report_untrusted", False)
+    ui.pushbuffer(error=True)
+    ui.readconfig(os.fsencode(control / "hgrc"))
+    return os.fsdecode(ui.popbuffer())
+
+
+def test_the_refusal_to_replicate_an_hgrc_quotes_no_line_of_it(control: Path) -> None:
+    write(control.parent.parent / "key", "secret\n")
+    regular.install()
+    repository = RepositoryOpener(skip_hgrc=False).open(str(control.parent))
+    for text in ("secret\n", "%include ../../key\n"):
+        write(control / "hgrc", text)
+        with pytest.raises(error.ConfigError) as refusal:
+            read_hgrc(repository)
+        assert (refusal.value.location, b"secret" in refusal.value.message) == (os.fsencode(control / "hgrc"), False)
 
 
 def test_no_process_of_ours_takes_settings_from_a_renamed_file(control: Path) -> None:

@@ -228,7 +228,10 @@ def read_end(box: Outbox) -> OutboxEnd | None:
 
 
 def read_hgrc(repo: localrepository) -> dict[str, dict[str, str]]:
-    """Read the part of the repository's own hgrc that is replicated."""
+    """Read the part of the repository's own hgrc that is replicated.
+
+    Raises ConfigError, which quotes nothing: the hgrc may be a link to another user's file, or include one.
+    """
     from ..allowed import allowed
 
     content = config.config()
@@ -238,6 +241,8 @@ def read_hgrc(repo: localrepository) -> dict[str, dict[str, str]]:
             content.read(name, file)
     except FileNotFoundError:
         return {}
+    except error.ConfigError:
+        raise error.ConfigError(b"expected settings in it, and in what it includes", name) from None
     return allowed(
         {utf8(section): {utf8(key): utf8(value) for key, value in content.items(section)} for section in content}
     )

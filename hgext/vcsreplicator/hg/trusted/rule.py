@@ -23,7 +23,7 @@ from mercurial import error
 from pushlog import seams
 from pushlog.store.opening import open_regular
 
-# The attribute of a trusted file that is read, and of its settings: the ui that trusts it.
+# The attribute of a file that is read, and of its settings: the ui that trusts it, False for a repository's that is not trusted.
 _TRUSTING = "_vcsreplicator_trusting"
 
 
@@ -49,6 +49,7 @@ def _wrap() -> None:
 
 
 def _trust(orig: Any, self: Any, fp: Any, f: bytes) -> bool:
+    setattr(fp, _TRUSTING, False)
     if not orig(self, fp, f):
         return False
     if not _is_of_owner(fp.fileno(), f):
@@ -60,11 +61,23 @@ def _trust(orig: Any, self: Any, fp: Any, f: bytes) -> bool:
 
 
 def _read_settings(orig: Any, self: Any, path: bytes, fp: Any = None, *rest: Any, **named: Any) -> Any:
-    """Read a file of settings; raise ConfigError if a trusted hgrc includes a file that is not trusted."""
+    """Read a file of settings; raise ConfigError if a trusted hgrc includes a file that is not trusted.
+
+    One that is not trusted includes none, and errors quote nothing of it: it may be a link to another user's file, or include that
+    file, or name a variable of this process.
+    """
     ui = getattr(self, _TRUSTING, None)
     if ui is None:
-        setattr(self, _TRUSTING, getattr(fp, _TRUSTING, None))
-        return orig(self, path, fp, *rest, **named)
+        ui = getattr(fp, _TRUSTING, None)
+        setattr(self, _TRUSTING, ui)
+        try:
+            return orig(self, path, fp, *rest, **named)
+        except error.ConfigError:
+            if ui is not False:
+                raise
+            raise error.ConfigError(b"it is not trusted, so expected settings alone, and no %include", path) from None
+    if ui is False:
+        raise error.ConfigError(b"an hgrc that is not trusted includes a file")
     with fp or open(path, "rb", opener=open_regular) as included:
         is_of_root = os.fstat(included.fileno()).st_uid == 0 and _is_of_owner(included.fileno(), path)
         if not (is_of_root or ui._trusted(included, path)):
