@@ -22,7 +22,6 @@ bookmark, a phase or a marker by a separate command: without it they are refused
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from mercurial import error
@@ -66,8 +65,10 @@ def _read_message(ui: Ui, repo: localrepository) -> bytes | None:
     if not file:
         return None
     try:
-        with open(os.path.join(repo.path, file), "rb") as message:
-            return message.read(4000)
+        # Where the pushlog is loaded, it follows no link in the `.hg`: the pusher would read another user's file.
+        with repo.vfs(file, b"rb", auditpath=False) as message:
+            content: bytes = message.read(4000)
+            return content
     except FileNotFoundError:
         return None
     except OSError:

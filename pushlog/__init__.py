@@ -74,7 +74,7 @@ def extsetup(ui: Ui) -> None:
 
 def _wrap() -> None:
     regular.install()
-    regular.guard_evolve()
+    regular.guard_extensions()
     store.complete_journals()
     registration.wrap()
     if seams.serves_one_client():

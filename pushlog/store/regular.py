@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import importlib
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -33,14 +34,18 @@ def install() -> None:
 
 
 @functools.cache
-def guard_evolve() -> None:
-    """Have evolve, if it is loaded, go on without a cache that is a link, or beside which a journal names another file.
+def guard_extensions() -> None:
+    """Guard what evolve and largefiles open by themselves, where they are loaded.
 
-    Its caches are databases of SQLite.
+    The caches of evolve are databases of SQLite: it goes on without a cache that is a link, or beside which a journal names another
+    file. Largefiles opens its files with Python's own function.
     """
     if find_extension(b"evolve") is not None:
         wrap("hgext3rd.evolve.stablerangecache", "stablerangesqlbase._db", _connect)
         wrap("hgext3rd.evolve.obsdiscovery", "_obshashcache._db", _connect)
+    if find_extension(b"largefiles") is not None:
+        for module in ("lfutil", "localstore", "proto"):
+            vars(importlib.import_module(f"hgext.largefiles.{module}"))["open"] = vars(util)["posixfile"]
 
 
 def _connect(orig: Any, self: Any) -> Any:

@@ -317,6 +317,12 @@ def test_large_files_are_named_by_their_hashes_alone(ask: Ask) -> None:
     assert ask("/known?cmd=getlfile&sha=../../../../key") == "400 ['Bad', 'Request']"
 
 
+@pytest.mark.usefixtures("with_large_files")
+def test_no_large_file_is_given_away_that_a_link_names(ask: Ask, large: Path) -> None:
+    (large / "largefiles" / ("b" * 40)).symlink_to(large.parents[2] / "key")
+    assert ask(f"/known?cmd=getlfile&sha={'b' * 40}").startswith("500 ")
+
+
 @pytest.fixture
 def with_large_files(mirror: Author, tmp_path: Path) -> None:
     """The configuration of a master that loads largefiles."""
