@@ -117,6 +117,10 @@ class Submission:
     app_update_channel: str | None = None
     app_build_id: str | None = None
 
+    def is_of(self, types: Collection[str]) -> bool:
+        """Return whether it is of one of these `NAMESPACE.TYPE`, in capital letters or not."""
+        return f"{self.namespace}.{self.type}".lower() in map(str.lower, types)
+
 
 def parse_uri(uri: str, args: str = "", *, without_id: Collection[str] = ()) -> Submission:
     """Read the URI of a submission.

@@ -22,7 +22,7 @@ from hgext.vcsreplicator.log.table import read_records
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.records import ErrorRecord
 from hgext.vcsreplicator.words.shape import from_json, to_json
-from notifier.messages.raw import RawMessage, from_line, raw_topic, to_line
+from notifier.messages.raw import NOTIFIER, ORIGIN, RawMessage, from_line, raw_topic, to_line
 from notifier.services.decode.decoding import Tools, decode
 from notifier.services.decode.documents import load_schemas
 from notifier.services.decode.rejection import DecodeReject
@@ -31,17 +31,22 @@ from notifier.services.decode.settings import SHIPPED
 from notifier.services.decode.sources import RawArrival
 from testing.builders.notifier.decoding import decoding, put, records, rejects, settings_in, waiting
 from testing.builders.notifier.notices import with_topics
-from testing.builders.notifier.submissions import a_raw
+from testing.builders.notifier.submissions import HGPUSH, ID, a_raw
 from testing.services.rabbitmq import RabbitMQ
 from testing.waiting import eventually
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Log]:
-    (tmp_path / "services.toml").write_text(f'log = "sqlite://{tmp_path}/log.db"\n')
+    write_file(tmp_path, f"sqlite://{tmp_path}/log.db")
     with open_log(f"sqlite://{tmp_path}/log.db", creates=True) as log:
         log.create([raw_topic("raw"), raw_topic("decoded")])
         yield with_topics(log)
+
+
+def write_file(tmp_path: Path, log: str) -> None:
+    """Write the services' file of an installation in which no notifier writes documents, but clients do."""
+    (tmp_path / "services.toml").write_text(f'log = "{log}"\n[edge]\nlisten = "127.0.0.1:1"\nreserved = []\n')
 
 
 def errors(tmp_path: Path, *arguments: str) -> Result:
@@ -135,7 +140,7 @@ def test_a_reject_without_its_message_hinders_no_other_of_its_type(log: Log, tmp
     kept = from_json(ErrorRecord, a_reject(a_raw({"number": 2})).value or b"")
     log.append([NewRecord(topic=ERRORS, key=None, value=to_json(replace(kept, value="")))])
     done = errors(tmp_path, "retry", "--type", "schema", "--yes")
-    assert done.stdout == "submitted 1 again; of 1 others the message was not kept\n"
+    assert done.stdout == "submitted 1 again; 1 others may not be: errors retry 1 says why\n"
     assert [json.loads(raw.payload)["number"] for raw in submitted(log)] == [1]
 
 
@@ -177,7 +182,7 @@ def test_the_newest_rejects_are_listed_between_transactions_offsets(
     kafka: Any, unique_name: str, tmp_path: Path
 ) -> None:
     url = f"{kafka.url}?topic-prefix={unique_name}-"
-    (tmp_path / "services.toml").write_text(f'log = "{url}"\n')
+    write_file(tmp_path, url)
     with open_log(url, creates=True) as log, closing(with_topics(log).transactor("decode")) as transactor:
         for number in range(3):
             transactor.commit([a_reject(a_raw({"number": number}))])
@@ -224,26 +229,50 @@ def test_what_cannot_be_submitted_again_is_refused_with_the_reason(log: Log, tmp
     log.append([NewRecord(topic=ERRORS, key=None, value=to_json(other))])
     first = log.beginnings(ERRORS)[0]
     for number, reason in (
-        (
-            first,
-            f"{tmp_path}/services.toml: decode.broker: expected amqp://USER@HOST/VHOST, because error 0 came from queue:raw",
-        ),
+        (first, "error 0 cannot be submitted again: it came from 'queue:raw', and decode.input is log:raw"),
         (first + 2, "reject of notifier"),
         (9999, "no error 9999"),
     ):
         done = errors(tmp_path, "retry", str(number), "--yes")
         assert reason in str(done.exception)
     assert errors(tmp_path, "retry").exit_code == 2
-    assert errors(tmp_path, "retry", "--type", "schema", "--yes").exit_code != 0
     assert not submitted(log)
+
+
+@pytest.mark.parametrize(
+    ("uri", "attributes", "reason"),
+    [
+        (HGPUSH, {ORIGIN: NOTIFIER}, "it is of the notifier, which sends the push again by vcsreplicator replay"),
+        (HGPUSH, {}, "only the notifier writes eng-workflow.hgpush, says edge.reserved"),
+        (HGPUSH.replace("eng", "ENG"), {}, "only the notifier writes ENG-workflow.hgpush, says edge.reserved"),
+        (HGPUSH.replace("1/", "x/"), {}, "uri: expected /submit/NAMESPACE/TYPE/VERSION/ID with a UUID as ID"),
+        (f"/submit/a/b/1/{ID}", {"remote_addr": "192.0.2.1"}, None),
+    ],
+    ids=["notifier", "type", "capitals", "version", "private"],
+)
+def test_a_forged_reject_submits_no_more_than_the_edge_takes(
+    log: Log, tmp_path: Path, uri: str, attributes: dict[str, str], reason: str | None
+) -> None:
+    (tmp_path / "services.toml").write_text(f'log = "sqlite://{tmp_path}/log.db"\n')
+    said = from_json(ErrorRecord, a_reject(a_raw({})).value or b"")
+    forged = replace(said, attributes={**(said.attributes or {}), "uri": uri, **attributes})
+    log.append([NewRecord(topic=ERRORS, key=None, value=to_json(forged))])
+    done = errors(tmp_path, "retry", "0", "--yes")
+    if reason is not None:
+        assert str(done.exception) == f"error 0 cannot be submitted again: {reason}"
+        assert errors(tmp_path, "retry", "--type", "schema", "--yes").stdout.startswith("submitted 0 again; 1 others")
+        assert not submitted(log)
+    else:
+        [again] = submitted(log)
+        assert "remote_addr" not in again.attributes
 
 
 @pytest.mark.parametrize(
     ("place", "value", "reason"),
     [
-        ("notices", "aGk=", "it names notices, where no message of the decoder comes from"),
-        ("roster-requests", "aGk=", "it names roster-requests, where no message of the decoder comes from"),
-        ("no topic", "aGk=", "it names no topic, where no message of the decoder comes from"),
+        ("notices", "aGk=", "it came from 'notices', and decode.input is log:raw"),
+        ("decoded", "aGk=", "it came from 'decoded', and decode.input is log:raw"),
+        ("queue:raw", "aGk=", "it came from 'queue:raw', and decode.input is log:raw"),
         ("raw", "A", "its message was not kept"),
         ("raw", "aGk=é", "its message was not kept"),
     ],
@@ -266,37 +295,35 @@ def test_a_record_that_no_decoder_wrote_submits_and_hinders_nothing(
     keep(log, wrong := a_raw({"number": 1}))
     before = log.ends(NOTICES)
     done = errors(tmp_path, "retry", "--type", "schema", "--yes")
-    assert done.stdout == "submitted 1 again; of 1 others the message was not kept\n"
+    assert done.stdout == "submitted 1 again; 1 others may not be: errors retry 0 says why\n"
     assert [again.payload for again in submitted(log)] == [wrong.payload]
     assert reason in str(errors(tmp_path, "retry", str(log.beginnings(ERRORS)[0]), "--yes").exception)
     assert log.ends(NOTICES) == before
 
 
 @pytest.mark.processes
-def test_rejects_of_a_queue_return_to_it_and_those_of_a_topic_to_theirs(
-    log: Log, tmp_path: Path, rabbitmq: Any
-) -> None:
+def test_rejects_of_the_decoders_queue_return_to_it_and_no_others(log: Log, tmp_path: Path, rabbitmq: Any) -> None:
     url = rabbitmq.vhost()
     with (tmp_path / "services.toml").open("a") as file:
-        file.write(f'[decode]\nbroker = "{url}"\n')
+        file.write(f'[decode]\nbroker = "{url}"\ninput = "queue:raw"\n')
     wrong = [a_raw({"number": number}) for number in range(3)]
     for raw, place in zip(wrong, ("queue:raw", "raw", "queue:other"), strict=True):
         keep(log, raw, place=place)
     put(url, "raw", b"earlier")
-    assert "would submit 3" in errors(tmp_path, "retry", "--type", "schema").stdout
+    assert "would submit 1" in errors(tmp_path, "retry", "--type", "schema").stdout
     assert waiting(url, "raw") == 1
-    assert errors(tmp_path, "retry", "--type", "schema", "--yes").stdout == "submitted 3 again\n"
-    found = {place: take_lines(url, place)[-1] for place in ("raw", "other")}
-    assert [found["raw"].payload, found["other"].payload] == [wrong[0].payload, wrong[2].payload]
-    assert found["raw"].attributes.items() <= wrong[0].attributes.items()
-    assert [again.payload for again in submitted(log)] == [wrong[1].payload]
+    assert errors(tmp_path, "retry", "--type", "schema", "--yes").stdout.startswith("submitted 1 again; 2 others")
+    again = take_lines(url, "raw")[-1]
+    assert again.payload == wrong[0].payload
+    assert again.attributes.items() <= wrong[0].attributes.items()
+    assert not submitted(log)
 
 
 @pytest.mark.processes
 def test_a_reject_of_a_queue_is_decoded_once_its_cause_is_gone(log: Log, tmp_path: Path, rabbitmq: Any) -> None:
     url, schemas = rabbitmq.vhost(), tmp_path / "schemas"
     with (tmp_path / "services.toml").open("a") as file:
-        file.write(f'[decode]\nbroker = "{url}"\n')
+        file.write(f'[decode]\nbroker = "{url}"\ninput = "queue:raw"\n')
     (schemas / "a" / "b").mkdir(parents=True)
     (schemas / "a" / "b" / "b.1.schema.json").write_text("{}")
     settings = settings_in(tmp_path, broker=url, input="queue:raw")
@@ -315,7 +342,7 @@ def test_a_broker_that_blocks_publishers_is_one_line(
 ) -> None:
     broker = own_service(RabbitMQ)
     with (tmp_path / "services.toml").open("a") as file:
-        file.write(f'[decode]\nbroker = "{broker.url}"\n')
+        file.write(f'[decode]\nbroker = "{broker.url}"\ninput = "queue:raw"\n')
     keep(log, a_raw({}), place="queue:raw")
     broker.block_publishers()
     done = errors(tmp_path, "retry", "--type", "schema", "--yes")
@@ -329,7 +356,7 @@ def test_a_broker_that_does_not_take_a_reject_is_one_line(
 ) -> None:
     url = rabbitmq.vhost().replace("guest:guest@", f"guest:{password}@") if password else "amqp://guest@127.0.0.1:1//"
     with (tmp_path / "services.toml").open("a") as file:
-        file.write(f'[decode]\nbroker = "{url}"\n')
+        file.write(f'[decode]\nbroker = "{url}"\ninput = "queue:raw"\n')
     keep(log, a_raw({}), place="queue:raw")
     done = errors(tmp_path, "retry", "--type", "schema", "--yes")
     assert done.exit_code != 0

@@ -112,7 +112,9 @@ def decode_rejects(on_call: OnCall, entry: Entry) -> None:
         schema.write_text(right)
         on_call.cluster.stop("decode")
         on_call.cluster.start("decode")
+        others, on_call.cluster.config = on_call.cluster.config, folder / "edge.toml"  # that of the decoder's machine
         said = entry.do("vcsreplicator errors retry --type ERROR-TYPE --yes", **{"ERROR-TYPE": "schema"})
+        on_call.cluster.config = others
         assert "submitted 1 again" in said
         eventually(lambda: list(folder.glob("*.ndjson")), "the message is delivered")
 

@@ -5,8 +5,7 @@ import base64
 import hashlib
 import json
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -15,7 +14,7 @@ from ..config import Config
 from ..log import ERRORS, LARGEST, Log, NewRecord, Record
 from ..log.table import read_records
 from ..words.clock import SystemClock
-from ..words.errors import BadConfig, MalformedEvent, Refused
+from ..words.errors import MalformedEvent, Refused
 from ..words.records import SUBMITTED_KEY, ErrorRecord, Submitted
 from ..words.shape import from_json, plain, to_json
 from .display import print_json, print_listing
@@ -37,9 +36,6 @@ _FARTHER = 4
 
 # Most numbers in one note of submitted rejects.
 _NOTED_TOGETHER = 10_000
-
-# The beginning of a place that is a queue of the decoder's broker.
-_QUEUE = "queue:"
 
 _with_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs, with the bytes in base64.")
 
@@ -102,35 +98,36 @@ def show(config: Config, number: int) -> None:
 def retry(config: Config, numbers: tuple[int, ...], kind: str | None, yes: bool) -> None:
     """Submit rejects of the decoder again, by NUMBERS or by type.
 
-    They return to the topic or queue they came from. First remove the cause, such as a missing schema. By type, each
-    reject is submitted only once; a message that fails again has a new reject, which counts as another one."""
+    They go to the input of the decoder. First remove the cause, such as a missing schema. By type, each reject is
+    submitted only once; a message that fails again has a new reject, which counts as another one."""
     if bool(numbers) == (kind is not None):
         raise click.UsageError("expected NUMBERS or --type")
+    from notifier.messages.raw import NOTIFIER_TYPES
+    from notifier.services.decode.settings import DecodeSettings
+    from notifier.services.edge.settings import EdgeSettings
+
+    settings = config.settings(DecodeSettings, "decode")
+    reserved = config.settings(EdgeSettings, "edge").reserved if "edge" in config.tables else NOTIFIER_TYPES
     with metered_log(config) as log:
-        found, lost = _to_submit(log, numbers, kind)
-        settings = _broker_settings(config, found)
+        found, refused = _to_submit(log, numbers, kind, settings, reserved)
         if yes:
             for batch in _read_batches(log, numbers, found):
                 _submit(config, settings, log, batch)
     summary = f"{'submitted' if yes else 'would submit'} {len(found)} again{'' if yes else ' (--yes does it)'}"
-    click.echo(f"{summary}; of {lost} others the message was not kept" if lost else summary)
+    if refused:
+        summary += f"; {len(refused)} others may not be: errors retry {refused[-1]} says why"
+    click.echo(summary)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Choice:
-    """A message to submit again: its rejects' `numbers`, and where it came from."""
+def _to_submit(
+    log: Log, numbers: Sequence[int], kind: str | None, settings: "DecodeSettings", reserved: Collection[str]
+) -> tuple[list[list[int]], list[int]]:
+    """Return the messages of the chosen rejects, each once with its numbers; raises Refused.
 
-    numbers: list[int]
-    place: str
+    By type, these are the rejects that were not submitted again yet, and a list of those that may not be."""
+    from notifier.services.decode.rejects import find_obstacle, raw_of
 
-
-def _to_submit(log: Log, numbers: Sequence[int], kind: str | None) -> tuple[list[_Choice], int]:
-    """Return the messages of the chosen rejects, each once; raises Refused.
-
-    By type, these are the rejects that were not submitted again yet, and those without a message are only counted."""
-    from notifier.services.decode.rejects import raw_of
-
-    found, submitted, lost = dict[bytes, _Choice](), set[int](), 0
+    found, submitted, refused = dict[bytes, list[int]](), set[int](), list[int]()
     for record in _read_rejects(log, numbers):
         if (before := _read_submitted(record)) is not None:
             submitted.update(before.numbers)
@@ -138,46 +135,43 @@ def _to_submit(log: Log, numbers: Sequence[int], kind: str | None) -> tuple[list
         error = _read_error(record, record.value or b"")
         if kind is not None and (error.attributes or {}).get("error_type") != kind:
             continue
-        raw = raw_of(error)
-        if raw is None and kind is not None:
-            lost += 1
-            continue
-        if raw is None:
-            raise Refused(f"error {record.offset} cannot be submitted again: {_find_obstacle(error)}")
-        choice = found.setdefault(_identify(error.topic, raw), _Choice(numbers=[], place=error.topic))
-        choice.numbers.append(record.offset)
-    if not found and not lost:
+        obstacle, raw = find_obstacle(error, settings, reserved), raw_of(error)
+        if obstacle is None and raw is not None:
+            found.setdefault(_identify(raw), []).append(record.offset)
+        elif kind is not None:
+            refused.append(record.offset)
+        else:
+            raise Refused(f"error {record.offset} cannot be submitted again: {obstacle}")
+    if not found and not refused:
         raise Refused(f"no reject has the error_type {kind!r}; vcsreplicator errors list --json shows them")
-    fresh = [
-        replace(each, numbers=[number for number in each.numbers if number not in submitted]) for each in found.values()
-    ]
-    return [each for each in fresh if each.numbers], lost
+    fresh = ([number for number in each if number not in submitted] for each in found.values())
+    return [each for each in fresh if each], refused
 
 
 def _read_rejects(log: Log, numbers: Sequence[int]) -> Iterator[Record]:
     return _read_chosen(log, numbers) if numbers else read_records(log, {(ERRORS, 0): log.beginnings(ERRORS)[0]})
 
 
-def _identify(place: str, raw: "RawMessage") -> bytes:
+def _identify(raw: "RawMessage") -> bytes:
     """Return a key that is the same for all rejects of one message."""
-    names = (place, raw.attributes.get("uri", ""), raw.attributes.get("submission_timestamp", ""))
+    names = (raw.attributes.get("uri", ""), raw.attributes.get("submission_timestamp", ""))
     return hashlib.sha256(json.dumps(names).encode() + raw.payload).digest()
 
 
 def _read_batches(
-    log: Log, numbers: Sequence[int], found: Sequence[_Choice]
-) -> Iterator[list[tuple[_Choice, "RawMessage"]]]:
-    """Yield the messages with their choices, as many at a time as a log takes."""
+    log: Log, numbers: Sequence[int], found: Sequence[list[int]]
+) -> Iterator[list[tuple[list[int], "RawMessage"]]]:
+    """Yield the messages with their numbers, as many at a time as a log takes."""
     from notifier.services.decode.rejects import raw_of
 
-    wanted = {choice.numbers[-1]: choice for choice in found}
-    batch, size = list[tuple[_Choice, "RawMessage"]](), 0
+    wanted = {each[-1]: each for each in found}
+    batch, size = list[tuple[list[int], "RawMessage"]](), 0
     for record in _read_rejects(log, numbers):
-        choice = wanted.pop(record.offset, None)
-        raw = None if choice is None else raw_of(_read_error(record, record.value or b""))
-        if choice is None or raw is None:
+        chosen = wanted.pop(record.offset, None)
+        raw = None if chosen is None else raw_of(_read_error(record, record.value or b""))
+        if chosen is None or raw is None:
             continue
-        batch.append((choice, raw))
+        batch.append((chosen, raw))
         size += len(record.value or b"")
         if len(batch) == _BATCH_MESSAGES or size >= _BATCH_BYTES:
             yield batch
@@ -187,61 +181,30 @@ def _read_batches(
 
 
 def _submit(
-    config: Config, settings: "DecodeSettings | None", log: Log, batch: Sequence[tuple[_Choice, "RawMessage"]]
+    config: Config, settings: "DecodeSettings", log: Log, batch: Sequence[tuple[list[int], "RawMessage"]]
 ) -> None:
     """Submit messages, and only then write which rejects need no other attempt.
 
     Raises BadConfig or Unavailable; then some may be submitted, and all will be again."""
-    from notifier.messages.raw import to_record
+    from notifier.messages.raw import to_record, topic_of
 
-    queued = [(choice.place[len(_QUEUE) :], raw) for choice, raw in batch if choice.place.startswith(_QUEUE)]
-    records = [
-        to_record(raw, choice.place, log.partitions(choice.place))
-        for choice, raw in batch
-        if not choice.place.startswith(_QUEUE)
-    ]
-    if queued and settings is not None:
+    if topic := topic_of(settings.input):
+        partitions = log.partitions(topic)
+        log.append([to_record(raw, topic, partitions) for _, raw in batch])
+    else:
         from notifier.services.decode.queues import publish_raw  # its client takes a tenth of a second to load
 
         from ..service import configure_logging
 
         configure_logging("errors")
         with naming(config):
-            publish_raw(settings, queued, SystemClock())
-    if records:
-        log.append(records)
-    numbers = [number for choice, _ in batch for number in choice.numbers]
+            publish_raw(settings, [(settings.input.removeprefix("queue:"), raw) for _, raw in batch], SystemClock())
+    numbers = [number for each, _ in batch for number in each]
     notes = [
         Submitted(time=SystemClock().now(), numbers=tuple(numbers[begin : begin + _NOTED_TOGETHER]))
         for begin in range(0, len(numbers), _NOTED_TOGETHER)
     ]
     log.append([NewRecord(topic=ERRORS, key=SUBMITTED_KEY, value=to_json(note)) for note in notes])
-
-
-def _broker_settings(config: Config, found: Sequence[_Choice]) -> "DecodeSettings | None":
-    """Return the decoder's settings if a message came from a queue.
-
-    Raises BadConfig if they name no broker then."""
-    from notifier.services.decode.settings import DecodeSettings
-
-    queued = next((choice for choice in found if choice.place.startswith(_QUEUE)), None)
-    if queued is None:
-        return None
-    settings = config.settings(DecodeSettings, "decode")
-    if settings.broker is None:
-        origin = f"error {queued.numbers[0]} came from {queued.place}"
-        raise BadConfig(f"{config.file}: decode.broker: expected amqp://USER@HOST/VHOST, because {origin}")
-    return settings
-
-
-def _find_obstacle(error: ErrorRecord) -> str:
-    from notifier.services.decode.rejects import names_input
-
-    if error.service != "decode":
-        return f"it is the reject of {error.destination or error.service}, not of the decoder"
-    if not names_input(error):
-        return f"it names {error.topic}, where no message of the decoder comes from"
-    return "its message was not kept"
 
 
 def _read_newest(log: Log, count: int) -> list[tuple[int, ErrorRecord]]:

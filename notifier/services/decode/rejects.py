@@ -2,14 +2,16 @@
 """Rejects in the topic `errors`, where `vcsreplicator errors` reads them. Pure."""
 
 import base64
+from collections.abc import Collection
 
 from hgext.vcsreplicator.log import ERRORS, NewRecord, check_message
-from hgext.vcsreplicator.words.errors import Rejected
+from hgext.vcsreplicator.words.errors import Rejected, quote_value, visible
 from hgext.vcsreplicator.words.records import ErrorRecord
 from hgext.vcsreplicator.words.shape import to_json
 
-from ...messages.raw import RawMessage, topic_of
-from .rejection import ERROR_ATTRIBUTES, DecodeReject
+from ...messages.raw import ORIGIN, RawMessage, WrongUri, parse_uri
+from .rejection import DecodeReject, without_private
+from .settings import DecodeSettings
 from .sources import RawArrival
 
 SERVICE = "decode"
@@ -50,20 +52,33 @@ def raw_of(record: ErrorRecord) -> RawMessage | None:
     attributes = record.attributes or {}
     if record.service != SERVICE or attributes.get("error_type") in (None, "form", "repeat") or not record.value:
         return None
-    kept = {name: text for name, text in attributes.items() if name not in ERROR_ATTRIBUTES}
     try:
         payload = base64.b64decode(record.value, validate=True)
     except ValueError:
         return None
-    return RawMessage(payload, kept) if names_input(record) else None
+    return without_private(RawMessage(payload, attributes))
 
 
-def names_input(record: ErrorRecord) -> bool:
-    """Return whether a record's topic is a place that a decoder may read.
+def find_obstacle(record: ErrorRecord, settings: DecodeSettings, reserved: Collection[str]) -> str | None:
+    """Return why the message of a reject may not be submitted again; None if it may.
 
-    That is a queue, or a topic that replication does not use.
+    Each writer of `errors` can write a reject in the decoder's name. So a message may say no more than a client of the edge: not
+    the notifier's origin, and no type of `reserved`; and it goes to the decoder's input alone.
     """
+    if record.service != SERVICE:
+        return f"it is the reject of {visible(record.destination or record.service)}, not of the decoder"
+    if record.topic != settings.input.removeprefix("log:"):
+        return f"it came from {quote_value(record.topic)}, and decode.input is {settings.input}"
+    raw = raw_of(record)
+    if raw is None:
+        return "its message was not kept"
+    if ORIGIN in raw.attributes:
+        return "it is of the notifier, which sends the push again by vcsreplicator replay"
     try:
-        return record.topic.startswith("queue:") or topic_of(f"log:{record.topic}") is not None
-    except ValueError:
-        return False
+        uri, args = raw.attributes.get("uri", ""), raw.attributes.get("args", "")
+        submission = parse_uri(uri, args, without_id=settings.without_id)
+    except WrongUri as error:
+        return str(error)
+    if submission.is_of(reserved):
+        return f"only the notifier writes {submission.namespace}.{submission.type}, says edge.reserved"
+    return None

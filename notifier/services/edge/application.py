@@ -124,7 +124,8 @@ class EdgeApplication:
             lengths = (_TELEMETRY_PARTS,) if is_telemetry else (_PARTS, _PARTS_WITHOUT_ID)
             status = HTTPStatus.BAD_REQUEST if parts in lengths else HTTPStatus.NOT_FOUND
             raise RefusedRequest(status, str(error)) from None
-        if (name := f"{submission.namespace}.{submission.type}") in self._settings.reserved:
+        if submission.is_of(self._settings.reserved):
+            name = f"{submission.namespace}.{submission.type}"
             raise RefusedRequest(HTTPStatus.FORBIDDEN, f"only the notifier writes {name}; take another type")
 
     def _read_attributes(self, scope: AsgiMessage) -> dict[str, str]:

@@ -74,7 +74,7 @@ def test_no_header_of_a_client_says_who_wrote_a_message(edge: Edge, taken_log: L
 
 @pytest.mark.parametrize("method", ["POST", "PUT"])
 @pytest.mark.parametrize("version", ["1", "2"])
-@pytest.mark.parametrize("name", NOTIFIER_TYPES)
+@pytest.mark.parametrize("name", [*NOTIFIER_TYPES, *map(str.upper, NOTIFIER_TYPES)])
 def test_types_of_the_notifier_are_refused_with_a_line(
     edge: Edge, taken_log: Log, name: str, version: str, method: str
 ) -> None:
