@@ -64,3 +64,8 @@ def test_a_handover_is_void_after_its_master_was_taken_back(config: Path) -> Non
 def test_a_file_that_is_no_handover_is_refused_in_one_line(config: Path) -> None:
     with pytest.raises(Refused, match=f"{config}: expected what vcsreplicator handover wrote: "):
         run(config, "--handover", str(config))
+
+
+def test_a_mirror_without_repositories_becomes_the_master(config: Path) -> None:
+    run(config)
+    assert (config.parent / "alpha/.vcsreplicator/mirror").is_dir()

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from ..config import Config
-from ..hg.master.creation import NOTES, note_generation, read_generation
+from ..hg.master.creation import NOTES, make_folder, note_generation, read_generation
 from ..hg.promoting import continue_outbox, keep_drafts, read_copy, take_hgrc
 from ..hg.relaying import MasterRepositories
 from ..hg.replica.scan import scan
@@ -202,6 +202,7 @@ def _put_away(settings: MirrorSettings) -> None:
     with suppress(FileNotFoundError):
         os.unlink(os.path.join(settings.root, boot.FILE))
     kept = os.path.join(settings.root, NOTES, "mirror")
+    make_folder(settings.root, "generations")  # of a mirror without repositories none is noted
     if os.path.isdir(kept):  # a repeated promotion has made an empty one
         shutil.rmtree(settings.folder)
     else:
