@@ -278,7 +278,7 @@ class Orders:
                 if (answer := self.keeper.carry_out(request)) is not None:
                     self._answer_request(request, answer)
             case _:
-                raise Rejected("no such kind of request; ask with the program of this version")
+                raise Rejected("unknown kind of request; repeat it with the release that the notifier runs")
 
     def _skip_message(self, request: OperatorRequest) -> None:
         """Skip a message; record it in `errors` first.

@@ -155,7 +155,7 @@ def test_webhooks_are_changed_from_a_machine_without_the_notifier(
     elsewhere.write_text(elsewhere.read_text().replace(f"{tmp_path}/deliveries", f"{tmp_path}/missing"))
     with Endpoint(lambda request: Reply(status=422)) as endpoint:
         added = say(elsewhere, "subscription", "add", "ci", endpoint.url).split()
-        assert added[:6] + added[7:] == ["secret", "of", "ci,", "shown", "this", "once:", "hooks:", "ci", "added"]
+        assert added[:6] + added[7:] == ["secret", "of", "ci,", "shown", "only", "once:", "hooks:", "ci", "added"]
         assert endpoint.url in say(elsewhere, "subscription", "list")
         with pytest.raises(Refused, match=r"^hooks: failed: status 422 after \d\.\d+ s$"):
             say(elsewhere, "subscription", "test", "ci")

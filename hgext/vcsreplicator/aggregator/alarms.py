@@ -264,13 +264,14 @@ def alarm_crowded(mirrors: Iterable[str]) -> Iterator[Alarm]:
     """Yield the alarms about records that had no room in the gate; "" stands for mirrors that the roster does not have."""
     for name in sorted(mirrors):
         story = (
-            f"more than {STRANGERS} levels are of repositories that the log does not know, and further ones do not count; "
-            "if the log lost its newest records, they count once it has them again; if not, the mirror invents them: stop it"
+            f"more than {STRANGERS} levels in its name are of repositories that the log does not have, and further ones do not "
+            "count; if the log lost its newest records, wait for the relay to send them again; if not, the mirror invents "
+            "levels: stop it, and remove it from the roster"
         )
         if not name:
             story = (
-                f"more than {STRANGERS} records are of mirrors that the roster does not have, and further ones do not count; "
-                "add the mirror that wrote them, or find the program that may write acks and should not"
+                f"acks has more than {STRANGERS} records of mirrors that are not in the roster, and further ones do not count; "
+                "add the mirror that wrote them, or find the program that writes them and take the right to write acks from it"
             )
         yield Alarm(kind=FOREIGN, mirror=name or None, story=story)
 

@@ -124,7 +124,8 @@ def edge(config: Config) -> None:
 def poll(config: Config) -> None:
     """Run the poller: send pushes of other hosts to the queue of hg-push.
 
-    While another poller of the same source works, it stands by, and takes over once that one ends or is silent."""
+    While another poller of the same source works, this one stands by, and takes over once the other ends or is silent.
+    """
     from notifier.services.poll.settings import PollSettings
 
     with needing("poll"):

@@ -74,7 +74,7 @@ def _row_of(row: Mapping[str, Any]) -> tuple[str, ...]:
 def show(config: Config, destination: str | None, number: int) -> None:
     """Show one delivery completely, with its body.
 
-    Times are seconds since the epoch; that of an attempt is there in words too.
+    Times are in seconds since the epoch; `ended` has the end of an attempt as date and time.
     """
     with open_deliveries(config, destination) as deliveries:
         row = deliveries.show(number)

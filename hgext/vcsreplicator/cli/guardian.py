@@ -107,8 +107,8 @@ def _describe_rights(client: Any) -> str:
 def watch(config: Config, once: bool, dry_run: bool) -> None:
     """Warn owners of growing queues, and delete those beyond the limit.
 
-    While another guardian watches, it stands by, and takes over once that one ends or is silent. With --once it watches
-    in place of the other, which stands by then.
+    While another guardian watches, this one stands by, and takes over once the other ends or is silent. With --once it
+    watches in place of the other, which then stands by.
     """
     from notifier.services.guardian.watching import QueueWatch, check_secret, run
 

@@ -119,7 +119,7 @@ def _check_name(ctx: click.Context, parameter: click.Parameter, value: str) -> s
 def add(config: Config, destination: str | None, name: str, url: str, wait: float, **options: Any) -> None:
     """Add a subscription; it gets messages about later pushes.
 
-    Without --secret-file, a secret is made for it and shown this once.
+    Without --secret-file, the command makes a secret for it and shows it only once.
     """
     from notifier.destinations.webhook.changes import request_subscription
     from notifier.destinations.webhook.signing import WrongKey, find_wrong
@@ -132,7 +132,7 @@ def add(config: Config, destination: str | None, name: str, url: str, wait: floa
     except (ValueError, WrongKey) as error:
         raise Refused(str(error)) from error
     if subscription.key is not None:  # before the wait: a request that was recorded is carried out even if this ends
-        click.echo(f"secret of {name}, shown this once: {subscription.key}")
+        click.echo(f"secret of {name}, shown only once: {subscription.key}")
     ask_notifier(config, chosen, "subscribe", request_subscription(name, subscription), wait=wait)
 
 
@@ -184,13 +184,13 @@ def test(config: Config, destination: str | None, name: str, wait: float) -> Non
     default=24.0,
     show_default=True,
     metavar="HOURS",
-    help="How long the former keys sign too; 0 if one is known to others.",
+    help="How long the former keys sign too; 0 if others know a former key.",
 )
 @with_answer
 @with_webhook
 @with_config
 def rotate(config: Config, destination: str | None, name: str, overlap: float, wait: float) -> None:
-    """Give a subscription a new key, which is shown this once.
+    """Give a subscription a new key, and show the key only once.
 
     Until the overlap ends, each request has a signature of the new key and of the former one, so that the receiver can change its
     key meanwhile. A subscription that was unsigned is signed from now on.
@@ -200,7 +200,7 @@ def rotate(config: Config, destination: str | None, name: str, overlap: float, w
 
     chosen, _ = find_webhook(config, destination)
     rotation = KeyRotation(key=make_key(), overlap=overlap * 3600)
-    click.echo(f"new secret of {name}, shown this once: {rotation.key}")  # before the wait, as in `add`
+    click.echo(f"new secret of {name}, shown only once: {rotation.key}")  # before the wait, as in `add`
     ask_notifier(config, chosen, "rotate-subscription", request_rotation(name, rotation), wait=wait)
 
 

@@ -88,7 +88,7 @@ def carry_out(request: OperatorRequest, deliveries: Deliveries, settings: Delive
         case Kind.RESUME_SUBSCRIPTION:
             is_found, what = subscriptions.pause(name, None, who=who, now=now), "resumed"
         case _:
-            raise Rejected("no such kind of request; ask with the program of this version")
+            raise Rejected("unknown kind of request; repeat it with the release that the notifier runs")
     return f"{name} {what}" if is_found else f"{NOTHING}{what}: there is no subscription {name!r}"
 
 
@@ -96,7 +96,7 @@ def _read_subscription(argument: Mapping[str, Any], settings: DeliverySettings) 
     """Return the wanted subscription; raise ValueError, MalformedEvent or WrongKey for a wrong one."""
     wanted = read(Subscription, argument.get(SUBSCRIPTION))
     if wanted.is_from_elsewhere:
-        raise ValueError("expected each secret in a file: only the configuration may have another one")
+        raise ValueError("expected each secret in a file: only the configuration may have secrets from elsewhere")
     settings.check_scheme(wanted)
     find_wrong(wanted.secrets, "--secret-file")
     return wanted
@@ -111,7 +111,7 @@ def _rotate_key(
         if stored is None:
             raise ValueError(f"there is no subscription {name!r}")
         if stored.origin == "file":
-            raise ValueError(f"the keys of {name} are in the configuration; add a second one to its secrets there")
+            raise ValueError(f"the keys of {name} are in the configuration; add a second secret there")
         wanted = stored.subscription
         if wanted.key != rotation.key:  # else a repeat after a kill
             wanted = wanted.rotate(rotation.key, rotation.overlap, now)

@@ -492,7 +492,7 @@ def test_request_of_an_unknown_kind_is_answered_and_holds_up_no_other(turns: Tur
     unknown, pause = _write_request(turns, "rewind", '{"to": 7}'), turns.ask(Kind.PAUSE)
     turns.take(3)
     assert turns.state.requests.read(pause).result == "paused"
-    assert (turns.state.requests.read(unknown).result or "").startswith("failed: no such kind of request")
+    assert (turns.state.requests.read(unknown).result or "").startswith("failed: unknown kind of request")
 
 
 @pytest.mark.parametrize("kind", [Kind.SKIP, Kind.REPLAY])

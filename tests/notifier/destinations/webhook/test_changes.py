@@ -232,7 +232,7 @@ def test_a_former_key_may_stand_neither_in_the_file_nor_in_a_message(tmp_path: P
 def test_a_kind_of_request_that_is_not_known_changes_nothing(asked: Asked) -> None:
     asked.subscribe()
     asked.ask(Kind.PAUSE_SUBSCRIPTION, name="ci")
-    with pytest.raises(Rejected, match="no such kind of request"):
+    with pytest.raises(Rejected, match="unknown kind of request"):
         asked.ask("archive-subscription", name="ci")
     assert [each.paused_reason for each in asked.deliveries.subscriptions.all()] == ["by an operator"]
 
