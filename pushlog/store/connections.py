@@ -7,6 +7,7 @@ from __future__ import annotations
 import _sqlite3 as sqlite3
 import contextlib
 import os
+import stat
 
 from . import boot, statements
 from .appendfile import open_regular
@@ -29,7 +30,7 @@ def open_for_writing(
     so that what `boot` notes is on disk before anything is written that a power cut may lose.
     """
     refuse_foreign_files(path)
-    is_new = not os.path.exists(path)
+    is_new = _make_file(path, mode)
     connection = sqlite3.connect(path, timeout=timeout_ms / 1000, isolation_level=None, check_same_thread=False)
     try:
         connection.execute(f"PRAGMA synchronous = {synchronous}")
@@ -49,9 +50,6 @@ def open_for_writing(
         if has_table(connection, "pushlog_state"):
             # Without this table, which an operator can drop, the triggers would make every insertion fail.
             connection.execute(statements.EDIT_TABLE)
-        if is_new:
-            of_file = os.stat(path).st_mode if mode is None else mode & 0o666
-            os.chmod(path, of_file | 0o020)
     except BaseException:
         connection.close()
         raise
@@ -66,8 +64,8 @@ def open_for_reading(path: str, *, timeout_ms: int) -> sqlite3.Connection | None
     """
     if not os.path.exists(path):
         return None
-    if not os.path.isfile(path):
-        # SQLite would wait for the writer of a pipe.
+    if os.path.islink(path) or not os.path.isfile(path):
+        # SQLite would read another repository's, and wait for the writer of a pipe.
         raise sqlite3.DatabaseError(f"{os.path.basename(path)} is not a file")
     uri = "file:" + path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     # A writable connection would roll back what a journal says, and remove the file that it names.
@@ -113,6 +111,22 @@ def damage(connection: sqlite3.Connection) -> str:
 
 def has_table(connection: sqlite3.Connection, name: str) -> bool:
     return connection.execute(statements.HAS_TABLE, (name,)).fetchone() is not None
+
+
+def _make_file(path: str, mode: int | None) -> bool:
+    """Make the database's file with its mode; return False if it is there, or cannot be made, which SQLite then says.
+
+    A mode that is given by the name, later, would go to the file of a link that an account puts there meanwhile.
+    """
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    except OSError:
+        return False
+    try:
+        os.fchmod(file, (stat.S_IMODE(os.fstat(file).st_mode) if mode is None else mode & 0o666) | 0o020)
+    finally:
+        os.close(file)
+    return True
 
 
 def refuse_foreign_files(path: str) -> None:

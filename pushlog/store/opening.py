@@ -11,12 +11,20 @@ from collections.abc import Iterable, Iterator
 
 
 def open_regular(path: bytes | str, flags: int, place: int | None = None) -> int:
-    """Open a file as ``os.open`` does, in the open folder ``place``; raise OSError for a pipe, without a wait.
+    """Open a file as ``os.open`` does, in the open folder ``place``; raise OSError for a link, and for a pipe, without a wait.
 
-    The owner of a repository may put one in place of any file, or a link to another user's: nothing is written through it.
+    The owner of a repository may put one in place of any file: what another user's file says could get into an error message.
     """
-    no_link = os.O_NOFOLLOW if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) else 0
-    file = os.open(path, flags | os.O_NONBLOCK | no_link, 0o666, dir_fd=place)
+    return _open(path, flags | os.O_NOFOLLOW, place)
+
+
+def open_linked(path: bytes | str, flags: int) -> int:
+    """Open a file of an administrator, who may have put a link there, as `open_regular` does."""
+    return _open(path, flags)
+
+
+def _open(path: bytes | str, flags: int, place: int | None = None) -> int:
+    file = os.open(path, flags | os.O_NONBLOCK, 0o666, dir_fd=place)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
         raise OSError(errno.EINVAL, "Not a file", os.fsdecode(path))

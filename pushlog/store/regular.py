@@ -19,7 +19,7 @@ from typing import Any
 from mercurial import error, streamclone, util
 
 from ..seams import find_extension, wrap
-from .opening import open_regular, walk
+from .opening import open_linked, open_regular, walk
 
 _CONTROL = b"/.hg/"
 
@@ -72,7 +72,7 @@ def _open_inside(path: bytes, flags: int) -> int:
     with _naming(path), contextlib.ExitStack() as opened:
         control = os.open(above + _CONTROL, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         opened.callback(os.close, control)
-        return open_regular(name, flags | os.O_NOFOLLOW, opened.enter_context(walk(control, folders)))
+        return open_regular(name, flags, opened.enter_context(walk(control, folders)))
 
 
 @contextlib.contextmanager
@@ -100,5 +100,5 @@ def _read_settings(orig: Any, self: Any, path: bytes, fp: Any = None, *rest: Any
     """Read a file of settings, which is open unless another file includes it."""
     if fp is not None:
         return orig(self, path, fp, *rest, **named)
-    with open(path, "rb", opener=open_regular) as included:
+    with open(path, "rb", opener=open_linked) as included:
         return orig(self, path, included, *rest, **named)

@@ -34,6 +34,15 @@ def box(tmp_path):
     return Outbox(Folder(str(tmp_path)))
 
 
+@pytest.mark.parametrize("name", [outbox_file.FORK, outbox_file.SENT, outbox_file.SEGMENT.format(1).encode()])
+def test_no_reason_quotes_a_file_that_a_link_names(box, tmp_path, name):
+    """Pushers and operators read why a repository refuses pushes."""
+    (tmp_path / "key").write_text("password\n")
+    (tmp_path / os.fsdecode(name)).symlink_to("key")
+    with pytest.raises(OSError, match="Too many levels of symbolic links"):
+        assert [box.fork(), box.has_unsent(), box.newest()]
+
+
 def test_what_is_behind_the_marker_is_unsent(box):
     made = entries(3)
     box.append(Transaction(), made)

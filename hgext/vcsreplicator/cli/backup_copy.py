@@ -17,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pushlog.store.opening import open_linked
+
 from ..hg.replica.place import hold_still
 from ..log.sqlite.copying import copy_database
 from ..outbox.folder import open_regular
@@ -159,7 +161,7 @@ class CopyWriter:
 
 def copy_file(source: str, target: str) -> None:
     """Copy a regular file into a new file that only its owner may read. Raises OSError."""
-    with open(source, "rb", opener=open_regular) as reading:
+    with open(source, "rb", opener=open_linked) as reading:
         made = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(made, "wb") as writing:
             while chunk := reading.read(_CHUNK):
@@ -168,7 +170,7 @@ def copy_file(source: str, target: str) -> None:
 
 def hash_file(path: str) -> tuple[int, str]:
     """Return size and SHA-256 of a regular file. Raises OSError."""
-    with open(path, "rb", opener=open_regular) as file:
+    with open(path, "rb", opener=open_linked) as file:
         digest = hashlib.file_digest(file, "sha256")
         return file.tell(), digest.hexdigest()
 

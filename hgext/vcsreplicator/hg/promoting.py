@@ -13,7 +13,7 @@ from mercurial.transaction import transaction as Transaction
 
 from ..outbox.entry import Entry, MirrorNeeds
 from ..outbox.file import Fork, Outbox, outbox_of
-from ..outbox.folder import open_unlinked
+from ..outbox.folder import open_regular
 from ..words.errors import Refused, ReplicationError
 from ..words.event import NO_CHANGES, Event, MasterSettings, NamedEvent, Tip, Type
 from ..words.value import replace
@@ -67,7 +67,7 @@ def read_hgrc(folder: str) -> HandedHgrc | None:
     if os.path.islink(_hgrc(folder)):
         return None
     try:
-        with open(_hgrc(folder), "rb", opener=open_unlinked) as file:
+        with open(_hgrc(folder), "rb", opener=open_regular) as file:
             found = os.fstat(file.fileno())
             if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
                 return None
@@ -101,7 +101,7 @@ def keep_drafts(folder: str, checkpoint: Checkpoint) -> None:
         return
     content, known = b"", config.config()
     try:
-        with suppress(FileNotFoundError), open(_hgrc(folder), "rb", opener=open_unlinked) as file:
+        with suppress(FileNotFoundError), open(_hgrc(folder), "rb", opener=open_regular) as file:
             content = file.read()
         known.parse(b"hgrc", content, include=lambda *_, **__: None)
     except (OSError, error.ConfigError) as problem:

@@ -33,11 +33,6 @@ def open_below(top: str, folders: Iterable[str]) -> Iterator[int]:
         os.close(opened)
 
 
-def open_unlinked(path: str, flags: int) -> int:
-    """Open as `open_regular` does; raise OSError for a link, too."""
-    return open_regular(path, flags | os.O_NOFOLLOW)
-
-
 class Store:
     """The store of a repository that is not opened with Mercurial."""
 

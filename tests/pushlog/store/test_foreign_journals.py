@@ -44,6 +44,37 @@ def test_a_writer_follows_no_link_to_a_database_and_its_journal(database: Path) 
     assert (database.parent / "precious").exists()
 
 
+def test_a_reader_follows_no_link_to_the_pushlog_of_another_repository(tmp_path: Path) -> None:
+    connections.open_for_writing(str(tmp_path / "private"), timeout_ms=100).close()
+    (tmp_path / "pushlog2.db").symlink_to("private")
+    with pytest.raises(sqlite3.DatabaseError, match=r"pushlog2\.db is not a file"):
+        connections.open_for_reading(str(tmp_path / "pushlog2.db"), timeout_ms=100)
+
+
+def test_a_link_that_comes_once_the_database_is_made_changes_no_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, key = tmp_path / "pushlog2.db", tmp_path / "key"
+    key.touch(0o600)
+
+    def exchange(*_: object) -> bool:
+        database.unlink()
+        database.symlink_to(key)
+        return False
+
+    # Between the making of the file and all that follows.
+    monkeypatch.setattr(connections, "has_table", exchange)
+    with contextlib.suppress(sqlite3.Error, FileExistsError):
+        connections.open_for_writing(str(database), timeout_ms=100, mode=0o664).close()
+    assert database.is_symlink()
+    assert key.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_new_database_has_the_mode_of_the_store(tmp_path: Path) -> None:
+    connections.open_for_writing(str(tmp_path / "pushlog2.db"), timeout_ms=100, mode=0o2644).close()
+    assert (tmp_path / "pushlog2.db").stat().st_mode & 0o7777 == 0o664
+
+
 @pytest.mark.processes
 def test_evolve_removes_no_file_that_a_journal_of_its_caches_names(tmp_path: Path) -> None:
     def run(*arguments: str) -> None:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from ...outbox.folder import open_unlinked
+from ...outbox.folder import open_regular
 from ...words import shape
 from ...words.errors import BadConfig, Refused, visible
 from ..options import with_insecure
@@ -268,7 +268,7 @@ def _say_next(answers: HostAnswers, found: FoundHost, done: Sequence[SetupStep],
 def _read_public_key(path: str) -> str:
     """Read a key from a folder in which another user may put a pipe, or a link to a file of root's; raises Refused."""
     try:
-        with open(path, encoding="utf-8", errors="replace", opener=open_unlinked) as file:
+        with open(path, encoding="utf-8", errors="replace", opener=open_regular) as file:
             key = file.read(_MAX_PUBLIC_KEY).strip()
     except OSError as error:
         raise Refused(

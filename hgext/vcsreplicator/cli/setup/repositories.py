@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...outbox.folder import open_unlinked
+from ...outbox.folder import open_regular
 from ...relay.reasons.rights import give_repositories
 from ...relay.scan import find_repositories, may_hold_repositories
 from ...status.wording import name_paths
@@ -116,7 +116,7 @@ def _examine_content(folder: str, opener: "MasterRepositories") -> Iterator[tupl
     if os.path.islink(hgrc):
         yield ProblemKind.CODE, "its hgrc is a link, to a file that others may own"
         return
-    with contextlib.suppress(OSError), open(hgrc, "rb", opener=open_unlinked) as file:
+    with contextlib.suppress(OSError), open(hgrc, "rb", opener=open_regular) as file:
         found = os.fstat(file.fileno())
         if found.st_uid or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             yield ProblemKind.HGRC, "its hgrc does not count, because other users than root may have written it"

@@ -21,7 +21,7 @@ from typing import Any
 from mercurial import error
 
 from pushlog import seams
-from pushlog.store.opening import open_regular
+from pushlog.store.opening import open_linked
 
 # The attribute of a file that is read, and of its settings: the ui that trusts it, False for a repository's that is not trusted.
 _TRUSTING = "_vcsreplicator_trusting"
@@ -78,7 +78,7 @@ def _read_settings(orig: Any, self: Any, path: bytes, fp: Any = None, *rest: Any
             raise error.ConfigError(b"it is not trusted, so expected settings alone, and no %include", path) from None
     if ui is False:
         raise error.ConfigError(b"an hgrc that is not trusted includes a file")
-    with fp or open(path, "rb", opener=open_regular) as included:
+    with fp or open(path, "rb", opener=open_linked) as included:
         is_of_root = os.fstat(included.fileno()).st_uid == 0 and _is_of_owner(included.fileno(), path)
         if not (is_of_root or ui._trusted(included, path)):
             raise error.ConfigError(b"an hgrc of a repository includes this file, which is not trusted", path)
