@@ -327,12 +327,17 @@ def outside(tmp_path: Path) -> Path:
     return tmp_path / "outside"
 
 
+def mark_of(copy: Path) -> str:
+    """What a restore of this copy writes into its mark."""
+    return str(json.loads((copy / "manifest.json").read_text())["sha256"])
+
+
 @pytest.mark.parametrize("place", ["repos", "repos/group", "repos/group/first/.hg", "blobs", "blobs/ab"])
 def test_a_restore_writes_nothing_through_a_link(copy: Path, tmp_path: Path, outside: Path, place: str) -> None:
     other = Host(tmp_path / "other").set_up()
     (other.folder / place).parent.mkdir(parents=True, exist_ok=True)
     if place.startswith("repos/"):
-        (other.folder / "repos/.vcsreplicator-restoring").touch()
+        (other.folder / "repos/.vcsreplicator-restoring").write_text(mark_of(copy))
     (other.folder / place).symlink_to(outside)
     refused = other.refuse("restore", copy)
     assert "then restore again" in refused
@@ -358,9 +363,23 @@ def test_accounts_begin_no_restore_over_what_they_made(
     assert "restore replaces no repositories" in host.refuse("restore", copy)
     assert not (outside / "made").exists()
     mark.unlink()
-    mark.touch()
+    mark.write_text(mark_of(copy))
     monkeypatch.setattr(os, "geteuid", lambda: mark.stat().st_uid + 1)
     assert "restore replaces no repositories" in host.refuse("restore", copy)
+
+
+def test_accounts_begin_no_restore_by_another_file_of_the_user(host: Host, copy: Path) -> None:
+    (host.folder / "aggregator.key").rename(host.folder / "repos/.vcsreplicator-restoring")
+    assert "restore replaces no repositories" in host.refuse("restore", copy)
+
+
+def test_a_restore_that_was_killed_before_its_mark_was_whole_begins_anew(copy: Path, tmp_path: Path) -> None:
+    other = Host(tmp_path / "other").set_up()
+    (other.folder / "repos").mkdir()
+    (other.folder / "repos/.vcsreplicator-restoring").touch()
+    other.do("restore", copy)
+    assert not (other.folder / "repos/.vcsreplicator-restoring").exists()
+    assert (other.folder / "repos/group/first/.hg/requires").exists()
 
 
 def test_a_copy_does_not_say_which_hgrc_is_written(host: Host, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import grp
 import os
 import pwd
 import shlex
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import click
 from ..config import Config, load
 from ..log.ownership import make_folders
 from ..log.sqlite.copying import refuse_open
-from ..outbox.folder import open_below, open_regular
+from ..outbox.folder import open_below, open_unlinked
 from ..words.errors import Refused, visible
 from .backup_contents import USUAL_HGRC, Part, PartKind, list_parts
 from .backup_copy import PARTS, CopiedEntry, Manifest, check_files, copy_file, hash_file, read_entries, read_manifest
@@ -54,7 +53,7 @@ def command(file: str, folder: str, replace: bool, files: Sequence[str]) -> None
         for part in places.values():
             if part.kind is PartKind.ROOT:
                 make_folders(part.path)
-                os.close(open_regular(os.path.join(part.path, _UNFINISHED), os.O_WRONLY | os.O_CREAT))
+                _mark_begun(part.path, manifest)
         for entry in read_entries(folder, manifest):
             if owning := places.get(entry.name.partition("/")[0]):
                 _put(os.path.join(folder, PARTS, entry.name), owning, entry)
@@ -118,8 +117,8 @@ def _refuse_present(folder: str, manifest: Manifest, places: Mapping[str, Part],
     """
     for part in places.values():
         if part.kind is PartKind.ROOT and os.path.isdir(part.path):
-            names = os.listdir(part.path)
-            if names and not _is_unfinished(part.path):
+            names = [name for name in os.listdir(part.path) if name != _UNFINISHED]
+            if names and not _is_unfinished(part.path, manifest):
                 raise Refused(
                     f"{part.path}: holds {names[0]}; move what is in it to a place outside all roots: restore replaces no "
                     "repositories"
@@ -137,13 +136,31 @@ def _refuse_present(folder: str, manifest: Manifest, places: Mapping[str, Part],
             raise Refused(f"{found.path}: is there, and is not what was copied; add --replace to replace it")
 
 
-def _is_unfinished(root: str) -> bool:
-    """Return whether this user's restore began here; accounts may write there, too."""
+def _mark_begun(root: str, manifest: Manifest) -> None:
+    """Note in a root, before all else, that this user's restore of this copy began; raise Refused if that fails."""
+    if _is_unfinished(root, manifest):
+        return
+    place = os.path.join(root, _UNFINISHED)
     try:
-        found = os.lstat(os.path.join(root, _UNFINISHED))
-    except FileNotFoundError:
+        Path(place).unlink(missing_ok=True)
+        made = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(made, "w", encoding="ascii") as file:
+            file.write(manifest.sha256)
+    except OSError as error:
+        raise Refused(f"{place}: {error.strerror}; remove it, then restore again") from error
+
+
+def _is_unfinished(root: str, manifest: Manifest) -> bool:
+    """Return whether this user's restore of this copy began here.
+
+    Accounts may write there, too, and give any file of this user the name of the mark: no other has the hash of the manifest.
+    """
+    try:
+        with open(os.path.join(root, _UNFINISHED), encoding="ascii", errors="replace", opener=open_unlinked) as file:
+            is_own = os.fstat(file.fileno()).st_uid == os.geteuid()
+            return is_own and file.read(len(manifest.sha256) + 1) == manifest.sha256
+    except OSError:
         return False
-    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def _is_there(path: str, entry: CopiedEntry) -> bool:
