@@ -130,6 +130,17 @@ def test_a_mirror_with_its_first_key_takes_its_former_acks_and_seals_them(sealin
     assert [set(each) for each in sealing.seals.choose(table, records)] == [{ACK, OTHER}, {ACK, OTHER}]
 
 
+def test_a_stopped_mirror_takes_no_acks_of_others_that_replaced_all_its_own(sealing: Sealing, log: Log) -> None:
+    sealing.seals.take_roster(sealing.roster(sealing.key))
+    log.append([sealing.seals.seal(NewRecord(topic=ACKS, key=key, value=b"{}")) for key in (ACK, NAME)])
+    log.append([NewRecord(topic=ACKS, key=key, value=b"{}") for key in (ACK, OTHER, NAME)])
+    table = read_table(log, ACKS, STATE)
+    records = {key: record for (topic, key), record in table.records.items() if topic == ACKS and key != NAME}
+    again = OwnSeals(NAME, sealing.folder)
+    again.take_roster(sealing.roster(sealing.key))
+    assert [set(each) for each in again.choose(table, records)] == [set(), {ACK, OTHER}]
+
+
 def test_acks_that_would_not_count_are_written_again_at_a_start(sealing: Sealing, log: Log) -> None:
     sealing.seals.take_roster(sealing.roster(sealing.key))
     log.append([sealing.seals.seal(NewRecord(topic=ACKS, key=key, value=b"{}")) for key in (ACK, OTHER)])

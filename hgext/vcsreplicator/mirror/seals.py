@@ -5,6 +5,7 @@ Once the roster has a key of this mirror, it seals every record that it writes t
 roster. A record under one of its keys that it did not write, or an older one of its own behind the newest, is overwritten.
 """
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -25,6 +26,8 @@ from ..words.shape import try_json
 
 # The file in the mirror's folder with its private keys.
 KEY_FILE = "key"
+# The file beside it that is there once this mirror has sealed a record.
+_SEALED = "sealed"
 
 logger = structlog.get_logger()
 
@@ -36,7 +39,8 @@ class OwnSeals:
     """
 
     def __init__(self, name: str, folder: Path) -> None:
-        self._name, self._file = name, folder / KEY_FILE
+        self._name, self._file, self._mark = name, folder / KEY_FILE, folder / _SEALED
+        self._has_sealed = self._mark.exists()
         self._lock = threading.Lock()
         self._epoch = 0
         # Secrets by pair: those with which this mirror seals now, and all with which its records may be sealed.
@@ -79,6 +83,10 @@ class OwnSeals:
         with self._lock:
             if not self._present or record.key is None:
                 return record
+            if not self._has_sealed:
+                self._has_sealed = True
+                with contextlib.suppress(OSError):  # else the next start may take acks of others for its own
+                    self._mark.touch()
             self._serial = max(self._serial + 1, time.time_ns() // 1000)
             keys = tuple(self._present.values())
             seal = make_seal(keys, key=record.key, value=record.value, epoch=self._epoch, serial=self._serial)
@@ -101,12 +109,13 @@ class OwnSeals:
     def choose(self, table: Table, records: Mapping[str, Record]) -> tuple[dict[str, Record], set[str]]:
         """Return the acks that this mirror wrote itself, and the keys to write again.
 
-        `records` are all acks in its name, by key. While none is sealed, the mirror has just got its key, and all are its own.
+        `records` are all acks in its name, by key. If none is sealed, and this mirror never sealed one, it has just got its key:
+        then all are its own.
         """
         if not self.is_active:
             return dict(records), set()
         heartbeat = table.records.get((ACKS, self._name))
-        has_sealed = heartbeat is not None and self.is_own(heartbeat)
+        has_sealed = self._has_sealed or (heartbeat is not None and self.is_own(heartbeat))
         overwritten = {key for key, record in records.items() if not self.is_own(record)}
         if overwritten == records.keys() and not has_sealed:
             return dict(records), set(records)
