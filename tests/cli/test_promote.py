@@ -10,7 +10,7 @@ from hgext.vcsreplicator.cli import promote
 from hgext.vcsreplicator.log import EVENTS, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror.jobs.promotion import Handover
-from hgext.vcsreplicator.relay.mastership import claim, take_back
+from hgext.vcsreplicator.relay.mastership import claim, read_master, take_back
 from hgext.vcsreplicator.words.errors import Refused
 from hgext.vcsreplicator.words.records import MasterRecord
 from hgext.vcsreplicator.words.shape import to_json
@@ -69,3 +69,15 @@ def test_a_file_that_is_no_handover_is_refused_in_one_line(config: Path) -> None
 def test_a_mirror_without_repositories_becomes_the_master(config: Path) -> None:
     run(config)
     assert (config.parent / "alpha/.vcsreplicator/mirror").is_dir()
+
+
+def test_a_promotion_that_another_one_replaced_meanwhile_says_so(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one began once this one was recorded, and before its relay was started."""
+
+    def overtake(log: Log, *_arguments: object) -> None:
+        known = read_master(log)
+        claim(log, MasterRecord(source="hg://beta", mirror="beta", replaces=("hg://alpha",), time=1.0), known)
+
+    monkeypatch.setattr(promote, "_leave_roster", overtake)
+    with pytest.raises(Refused, match="alpha is not the master: hg://beta is the master now; do not start its relay"):
+        run(config)

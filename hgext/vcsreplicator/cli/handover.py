@@ -141,7 +141,7 @@ def _take_back(relay: RelaySettings, log: Log) -> int:
     with closing(Follower(log)) as follower:
         now, picture = follower.present(), follower.picture
     problems = [
-        *find_rivals(picture, others, relay.source, now),
+        *find_rivals(picture, None, others, relay.source, now),
         *find_overtaken(picture.states.values(), here, others),
     ]
     if problems:

@@ -26,7 +26,7 @@ from ..mirror.service import lock_folder
 from ..mirror.settings import MirrorSettings
 from ..mirror.supervision import boot
 from ..mirror.task import FoundRepository
-from ..relay.mastership import claim, read_master
+from ..relay.mastership import claim, fork_of_former, read_master
 from ..relay.settings import RelaySettings
 from ..status import ALIVE, Picture
 from ..status.follower import Follower
@@ -80,7 +80,7 @@ def command(config: Config, name: str, is_check: bool, handed: str | None, yes: 
         found = _find_here(settings)
         is_begun = known is not None and (known.source, known.mirror) == (relay.source, name)
         former = known.replaces if known and is_begun else promotion.find_former(picture, known)
-        problems = list(promotion.find_rivals(picture, former, relay.source, now))
+        problems = list(promotion.find_rivals(picture, known, former, relay.source, now))
         # The new master's own events are on its disk alone.
         if not is_begun or all(state.source != relay.source for state in picture.states.values()):
             problems += _find_problems(settings, relay, log, picture, found)
@@ -105,6 +105,10 @@ def command(config: Config, name: str, is_check: bool, handed: str | None, yes: 
         hgrc = {each.fingerprint.repository: each.hgrc for each in handover.repositories} if handover else {}
         _continue_all(relay, log, picture, found, hgrc)
         _leave_roster(log, picture, name, wait)
+        if (fork := fork_of_former(read_master(log), relay.source)) is not None:
+            raise Refused(
+                f"{name} is not the master: {fork.reason}; do not start its relay, and fill the mirror again (docs/operating.md)"
+            )
         _put_away(settings)
     click.echo(f"{name} is the master {relay.source}, with {len(found)} repositories; start its relay and web servers")
 

@@ -18,6 +18,7 @@ from ..words.records import (
     ACK_LIMIT,
     AGGREGATOR,
     HEARTBEAT_LIMIT,
+    MASTER_KEY,
     STANDBY_KEYS,
     Ack,
     AggregatorHeartbeat,
@@ -54,7 +55,7 @@ class Picture:
     them, and when it found that (`look_at_destinations`). `reports` are those of relays and destinations, by their key in
     `services`. `topics` compares all topics with the needed ones (`look_at_topics`). `services_since` is when the first record of
     `services` was written, None if it is gone. Once the lags were measured, only `absorb` may change levels, because it notes
-    what must be measured anew.
+    what must be measured anew. `promoted` is the time of the newest promotion, 0 if none is known.
     """
 
     roster: rosters.Roster = field(default_factory=rosters.Roster)
@@ -74,6 +75,7 @@ class Picture:
     reports: dict[str, ServiceReport] = field(default_factory=dict)
     has_services: bool = True
     services_since: float | None = None
+    promoted: float = 0.0
     topics: Sequence[TopicComparison] = ()
     # What each mirror lacks, by repository, once it was measured; the repositories of which a record came since.
     _lags: dict[str, dict[str, tuple[RepositoryState, Lag]]] | None = field(default=None, init=False, repr=False)
@@ -85,6 +87,9 @@ class Picture:
             self.changed = record.time
         if record.topic == SERVICES and record.offset == 0:
             self.services_since = record.time
+        if record.topic == SERVICES and record.key == MASTER_KEY:
+            self.promoted = record.time
+            return
         if record.key is None or (record.topic == WATCHES and not record.key.startswith(STANDBY_KEYS)):
             return
         try:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hgext.vcsreplicator.log import SERVICES, Record
 from hgext.vcsreplicator.mirror.checkpoint import before_first
 from hgext.vcsreplicator.mirror.comparison import PARTS, Fingerprint
 from hgext.vcsreplicator.mirror.jobs.promotion import (
@@ -21,9 +22,10 @@ from hgext.vcsreplicator.mirror.jobs.promotion import (
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.mirror.task import FoundRepository
 from hgext.vcsreplicator.status import Picture
-from hgext.vcsreplicator.words.records import FormerPath, MasterRecord
+from hgext.vcsreplicator.words.records import MASTER_KEY, FormerPath, MasterRecord
 from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
+from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.aggregator.states import some_state
 
 SETTINGS = MirrorSettings(name="alpha", root="/repos")
@@ -65,9 +67,22 @@ def test_a_mirror_that_lacks_a_repository_is_not_promoted(
 
 def test_no_mirror_is_promoted_while_the_relay_of_a_former_master_reports() -> None:
     picture = Picture(states={STATE.repository: STATE}, heard={"relay hg://old": (7, 100.0)})
-    [problem] = find_rivals(picture, find_former(picture, None), "hg://alpha", 130.0)
+    [problem] = find_rivals(picture, None, find_former(picture, None), "hg://alpha", 130.0)
     assert problem.startswith("the relay of hg://old reported 30 s ago: stop it")
-    assert list(find_rivals(picture, find_former(picture, None), "hg://alpha", 161.0)) == []
+    assert list(find_rivals(picture, None, find_former(picture, None), "hg://alpha", 161.0)) == []
+
+
+def test_no_mirror_is_promoted_while_the_master_of_another_promotion_may_start() -> None:
+    """Its operator read that it is the master."""
+    known = MasterRecord(source="hg://beta", mirror="beta", replaces=("hg://old",), time=1.0)
+    record = Record(topic=SERVICES, partition=0, offset=7, key=MASTER_KEY, value=to_json(known), headers={}, time=100.0)
+    picture = Picture()
+    picture.absorb(record)
+    assert list(find_rivals(picture, known, (), "hg://alpha", 130.0)) == [
+        "hg://beta became the master 30 s ago: start its relay, or wait 60 s"
+    ]
+    assert list(find_rivals(picture, known, (), "hg://alpha", 161.0)) == []
+    assert list(find_rivals(picture, known, (), "hg://beta", 130.0)) == [], "it is promoted again after a kill"
 
 
 def test_no_master_takes_back_what_another_one_has_gone_on_with() -> None:
@@ -90,7 +105,7 @@ def test_no_new_master_takes_the_source_of_any_former_one(source: str) -> None:
     known = MasterRecord(source="hg://second", mirror="beta", replaces=("hg://first",), time=1.0)
     former = find_former(picture, known)
     assert former == {"hg://first", "hg://second", "hg://old", "hg://quiet"}
-    [problem] = find_rivals(picture, former, source, 100.0)
+    [problem] = find_rivals(picture, known, former, source, 100.0)
     assert problem.endswith("expected a name that none had")
 
 

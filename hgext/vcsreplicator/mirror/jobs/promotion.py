@@ -49,8 +49,16 @@ def find_former(picture: Picture, known: MasterRecord | None) -> frozenset[str]:
     return frozenset(sent | reported | ({known.source, *known.replaces} if known else set()))
 
 
-def find_rivals(picture: Picture, former: Collection[str], source: str, now: float) -> Iterator[str]:
-    """Say which former masters may still send events, or may later, and how to go on."""
+def find_rivals(
+    picture: Picture, known: MasterRecord | None, former: Collection[str], source: str, now: float
+) -> Iterator[str]:
+    """Say which former masters may still send events, or may later, and how to go on.
+
+    The master of the newest promotion, `known`, is given time to start its relay.
+    """
+    age = abs(now - picture.promoted)
+    if known is not None and known.source != source and age <= SILENT:
+        yield f"{known.source} became the master {age:.0f} s ago: start its relay, or wait {SILENT:.0f} s"
     if source in former:
         yield f"relay.source: {source} was a master, whose relay may come back: expected a name that none had"
     for each in sorted(former):
