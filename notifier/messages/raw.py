@@ -232,7 +232,7 @@ def _read_attributes(found: object) -> dict[str, str]:
 
 
 def to_record(raw: RawMessage, topic: str, partitions: int = 1) -> NewRecord:
-    """Return the record of a raw message, without key, for a topic of so many partitions.
+    """Return the record of a raw message for a topic of so many partitions; it has no key.
 
     The notifier's messages have their order in partition 0, others go where `choose_partition` says.
     """
@@ -268,5 +268,5 @@ def topic_of(place: str) -> str | None:
 
 
 def raw_topic(name: str) -> Topic:
-    """Return the topic of this name: kept for `RETENTION` seconds, one partition if it is missing."""
+    """Return the topic of this name: records stay for `RETENTION` s, and a new one has one partition."""
     return Topic(name=name, retention=RETENTION, is_divisible=True)

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 
 
 def open_regular(path: bytes | str, flags: int, place: int | None = None) -> int:
-    """Open a file as ``os.open`` does, in the open folder ``place``; raise OSError for a link, and for a pipe, without a wait.
+    """Open a file as ``os.open`` does, in the open folder ``place``; raise OSError for a link or a pipe at once.
 
-    The owner of a repository may put one in place of any file: what another user's file says could get into an error message.
+    The owner of a repository may put either in place of any file: what another user's file says could get into a message.
     """
     return _open(path, flags | os.O_NOFOLLOW, place)
 
@@ -33,7 +33,7 @@ def _open(path: bytes | str, flags: int, place: int | None = None) -> int:
 
 @contextlib.contextmanager
 def walk(place: int, folders: Iterable[bytes | str], *, makes: bool = False) -> Iterator[int]:
-    """Open folder after folder, from an open one, and give the last one open.
+    """Open folder after folder, from an open one, and yield the last one, open.
 
     Other users may put a link in place of a folder at any time: none is followed, and OSError is raised. With ``makes`` missing
     folders are made.

@@ -66,7 +66,7 @@ def _open_file(orig: Any, name: bytes, mode: bytes | str = b"r", *rest: Any, **n
 
 
 def _open_inside(path: bytes, flags: int) -> int:
-    """Open a file of a `.hg`, from folder to folder: another account could exchange one after any check."""
+    """Open a file of a `.hg` from folder to folder: any check before could be out of date."""
     above, _, inside = path.partition(_CONTROL)
     *folders, name = inside.split(b"/")
     with _naming(path), contextlib.ExitStack() as opened:

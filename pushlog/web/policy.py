@@ -34,9 +34,9 @@ def values(orig: Callable[[Any], _Values], ui: Ui) -> _Values:
 
 
 def send(orig: Callable[[Any], Iterator[bytes]], response: Any) -> Iterator[bytes]:
-    """Wrap the sending of an answer: where there is a policy, a browser takes content for what its type says.
+    """Wrap the sending of an answer: with a policy, let browsers trust only its content type.
 
-    Else the policy would admit a file of a pusher as a script of ours.
+    Otherwise the policy would admit a pusher's file as a script of ours.
     """
     if b"Content-Security-Policy" in response.headers and not response.status.startswith(b"304 "):
         response.headers[b"X-Content-Type-Options"] = b"nosniff"

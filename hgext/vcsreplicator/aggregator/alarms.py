@@ -261,7 +261,7 @@ def alarm_seals(foreign: Mapping[str, ForeignRecord], unsealed: Iterable[str]) -
 
 
 def alarm_crowded(mirrors: Iterable[str]) -> Iterator[Alarm]:
-    """Yield the alarms about records that had no room in the gate; "" stands for mirrors that the roster does not have."""
+    """Yield the alarms about records that had no room in the gate; "" names unlisted mirrors."""
     for name in sorted(mirrors):
         story = (
             f"more than {STRANGERS} levels in its name are of repositories that the log does not have, and further ones do not "

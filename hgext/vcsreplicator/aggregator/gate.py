@@ -187,7 +187,7 @@ class AckGate:
         return tuple(found)
 
     def make_room(self) -> None:
-        """Forget the records that had room as strangers and are expected by now: a mirror may be ahead of the aggregator."""
+        """Free the room of records that roster and log have come to know: a mirror may be ahead of the aggregator."""
         for keys in self._strangers.values():
             if len(keys) > STRANGERS // 2:
                 keys -= {key for key in keys if self._is_expected(key)}
@@ -217,7 +217,7 @@ class AckGate:
         return mirror.state is MirrorState.REMOVED or not (has_begun or mirror.name in self._sealed)
 
     def _has_room(self, key: str, *, is_own: bool) -> bool:
-        """Return whether the record of this key may be kept; note its mirror if it may not."""
+        """Return whether there is room for the record of this key; remember its mirror if not."""
         if self._is_expected(key):
             return True
         name = key.partition("/")[0]

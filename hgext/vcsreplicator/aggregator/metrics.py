@@ -44,7 +44,7 @@ WAITING = Gauge("vcsreplicator_aggregator_mirror_held_notices", "Notices that wa
 
 
 def observe_notices(written: Iterable[Notice]) -> None:
-    """Count notices that are in the log, and observe how long each took; a clock that is behind counts as no time."""
+    """Count notices in the log, and observe how long each took: 0 s at least, if clocks differ."""
     for notice in written:
         NOTICES_TOTAL.inc()
         NOTICE_SECONDS.observe(max(0.0, notice.time - notice.event.time))

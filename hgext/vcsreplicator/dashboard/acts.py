@@ -121,9 +121,10 @@ class RecordedAct:
 @extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActRecord:
-    """An act as the log has it. Topic `notifier`, key `act/FORM`; `argument` is JSON, `outcome` that of ActOutcome.
+    """An act as the log has it. Topic `notifier`, key `act/FORM`.
 
-    `number` is the offset of the act's first record plus 1; that record itself has none.
+    `argument` is JSON, and `outcome` the value of an ActOutcome. `number` is the offset of the act's first record plus 1; that
+    record itself has none.
     """
 
     number: Annotated[int, NumberRange(1, 2**53)] | None = None
@@ -237,7 +238,7 @@ class ActJournal:
             self._log.append([_make_record(form, _read_record(db, form)) for form in forms])
 
     def _append_first(self, db: Database, form: str) -> None:
-        """Put a new act into the log, whose offset is its number: no act of another dashboard has it. Raises Unavailable."""
+        """Put a new act into the log, and number it by its offset, unlike any other; raises Unavailable."""
         record, is_numbered = _make_record(form, replace(_read_record(db, form), number=None)), False
         while not is_numbered:  # the number is taken by an act of an earlier release, or from before the topic was lost
             [(_, offset)] = self._log.append([record])

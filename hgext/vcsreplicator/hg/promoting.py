@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 def close_outbox(repo: localrepository, wanted: Fork) -> bool:
-    """Make a repository whose events are all in the log refuse every change from now on, as the wanted fork says.
+    """Make a repository refuse every change from now on, for the reason of the wanted fork.
 
-    Returns False, and changes nothing, while some are not, or another process works in it. Raises Refused for a repository that
-    refuses changes for another reason.
+    Returns False, and changes nothing, while the log lacks some of its events, or another process works in it. Raises Refused for a
+    repository that refuses changes for another reason.
     """
     box = Outbox(repo.svfs)
     try:

@@ -368,7 +368,7 @@ class Log(Protocol):
         """
 
     def shares(self, beginning: str) -> dict[str, list[PartitionKey]]:
-        """Return the partitions that each member has, by its host and process; none for one that stands by.
+        """Return each member's partitions, none for a standby, by its host and process.
 
         The names of the members' groups have this beginning. A log for one machine does not know its members, and returns none.
         """

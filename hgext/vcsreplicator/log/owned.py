@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The records of a topic kept by key that one process at a time writes.
+"""Records of a compacted topic that only one process at a time writes.
 
 A process that opens them fences every other one, and then reads all that these wrote. So what a process writes before it acts is
 known to the process that takes over.
@@ -60,9 +60,10 @@ class OwnedRecords:
         self._is_unclear, self._proven_at = False, self._clock.monotonic()
 
     def check(self) -> None:
-        """Write what an earlier call could not write; raise Fenced if another process took over, or Unavailable.
+        """Write what an earlier call could not write, and find out whether another process took over.
 
-        It asks the log at most every CHECK_EVERY seconds. What the log has lost meanwhile is written again.
+        Raises Fenced if one did, or Unavailable. It asks the log at most every CHECK_EVERY seconds. What the log has lost meanwhile
+        is written again.
         """
         if self._unwritten or self._clock.monotonic() - self._proven_at >= CHECK_EVERY:
             if self._log.ends(self._topic)[0] < self._end:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which part of the work it is this process's turn to do, of several processes with the same configuration.
+"""Turns of processes with the same configuration: on what this one works, and for what it stands by.
 
-Processes report in a topic on what each of them works, such as the names of destinations; for all else a process stands by. Nothing
-here keeps two from working: that is the fencing of what they write.
+Each process reports in a topic the names on which it works, such as destinations; for all others it stands by. Nothing here keeps
+two processes from working on one name: they fence each other when they write.
 """
 
 import random

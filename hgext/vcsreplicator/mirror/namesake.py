@@ -4,7 +4,7 @@
 Two mirrors of one name would take each other's acks for their own, so the second one refuses to start. Each heartbeat names the
 instance that sends it: a number kept in the mirror's folder, and the machine's name. A restart with the same folder on the same
 machine is the same instance and begins at once. Another one waits to see whether the former still sends heartbeats, and takes
-over if it is silent. `bootstrap` does that before notices wait for the new mirror, whose service then begins at once. If both run
+over if it is silent. `bootstrap` waits so before notices wait for the new mirror, whose service then begins at once. If both run
 nevertheless, because they began at the same moment or one was stopped for a while, the aggregator's heartbeats say so, and the
 mirror with the greater instance ends.
 """

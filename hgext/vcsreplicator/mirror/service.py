@@ -122,7 +122,7 @@ def _refuse_master_root(settings: MirrorSettings) -> None:
 def _read_log(log: Log, mirror: str, stop: threading.Event) -> Table | None:
     """Read this mirror's acks and heartbeat, states and the newest roster; None if stopped.
 
-    Acks in its name that are larger than it writes are of others: the memory of a start would not last for many.
+    Leaves out acks in its name that are larger than a mirror writes: another program wrote them, and they could fill the memory.
     """
 
     def keep(record: Record) -> bool:

@@ -41,7 +41,7 @@ class OutsideWatch:
     def find(
         self, folders: Iterable[str], now: float, *, quiet: Collection[str] = frozenset()
     ) -> Iterator[ServiceTrouble]:
-        """Yield the troubles of these repositories; the folders of the `quiet` ones have not changed since the last call.
+        """Yield the troubles of these repositories; of the `quiet` ones no folder has changed meanwhile.
 
         A repository is opened only if a file differs from that of the last sound one. Those opened longest ago come
         first, so that many unsound ones, or those never opened after a start, do not keep the others from their turn.
@@ -83,7 +83,7 @@ class OutsideWatch:
 
 
 def _observe_files(folder: str, known: _Seen) -> _Seen:
-    """Look at the files of a repository; one that was missing beside its store, in `known`, is not looked for."""
+    """Look at the files of a repository, but not for a `pushlog2.db` that `known` lacks."""
     store, is_missing = f"{folder}/.hg/store", bool(known) and known[-1] is None
     older = None if is_missing else _observe_file(f"{folder}/.hg/pushlog2.db")
     return _observe_file(f"{store}/00changelog.i"), _observe_file(f"{store}/pushlog.log"), older

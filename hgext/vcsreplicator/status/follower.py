@@ -81,7 +81,7 @@ class Follower:
         former.close()
 
     def _has_topic(self, topic: str) -> bool:
-        """Return whether the log has the topic for this user; an older release did not create it."""
+        """Return whether this user can read the topic; an older release did not create it."""
         try:
             self._log.partitions(topic)
         except (BadConfig, NotAuthorized):
@@ -170,10 +170,10 @@ def look_at_topics(log: Log, picture: Picture) -> None:
 
 
 def look_at_destinations(log: Log, picture: Picture) -> None:
-    """Count the notices that each destination lacks, and the records of `errors`; find the decoders.
+    """Count the notices that each destination lacks, and the records of `errors`.
 
-    Also find the time of the first notice that each lacks. On Kafka each transaction takes an offset as well, so this function
-    reads some records to count them; for more, the difference of the offsets is good enough.
+    Also find the decoders, and the time of the first notice that each destination lacks. On Kafka each transaction takes an offset
+    as well, so this function reads some records to count them; for more, the difference of the offsets is good enough.
     """
     beginning, end = log.beginnings(NOTICES)[0], log.ends(NOTICES)[0]
     lacking, oldest = {}, {}

@@ -102,9 +102,9 @@ def find_reported(picture: Picture, now: float, wanted: Expectations) -> list[Fi
 
 
 def _find_lost_standby(picture: Picture, service: str, now: float, wanted: Expectations) -> Iterator[Finding]:
-    """Find a process that no longer stands by, while others work on all that it did, if it worked.
+    """Find a lost process of a service with standbys, if others work on all that it worked on.
 
-    Of a guardian or a poller also find the last process: nothing else shows that none works. At a stop a process withdraws its
+    Find a lost guardian or poller also if no other works: nothing else shows that none does. At a stop a process withdraws its
     report.
     """
     kind, _, host = service.partition(" ")

@@ -64,7 +64,7 @@ class ServiceLine:
 
     @property
     def title(self) -> str:
-        """The name; of services with standbys also whether this process works, or its partitions."""
+        """The name, and of services with standbys whether this process works, or its partitions."""
         if self.standby is None:
             return self.name
         return f"{self.name} ({'standby' if self.standby else ', '.join(self.partitions) or 'active'})"

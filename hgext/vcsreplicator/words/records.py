@@ -260,7 +260,7 @@ class RoundProgress:
 @extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceReport:
-    """The heartbeat of a relay, a destination, a process of a service with standbys, or the `verify` of a mirror.
+    """The heartbeat of a relay, a destination, a `verify`, or a process of a service with standbys.
 
     Topic `services`, key `relay SOURCE`, `destination NAME`, `aggregator HOST`, `notifier HOST` or `verify MIRROR`; topic
     `watches`, key `guardian HOST NAME` or `poll HOST SOURCE`, of a standby with ` spare` at the end. `count` is the number of all

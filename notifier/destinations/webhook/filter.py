@@ -82,7 +82,7 @@ class FilteredMessage:
 
 
 class _CountingInterpreter(TreeInterpreter):  # type: ignore[misc]  # jmespath has no types
-    """Evaluates expressions on a message, each with a number of steps that it may take."""
+    """Evaluates expressions on a message, each in at most a given number of steps."""
 
     def __init__(self, envelope: Json) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ _nodes: dict[object, Any] = {}
 
 
 def _share_nodes(node: Any) -> Any:
-    """Return the node that says the same, of a former filter or this one; nodes without children stay as they are."""
+    """Return an equal node of any filter so far, or else this one; leaves stay as they are."""
     if not isinstance(node, dict) or not node["children"]:
         return node
     parts = list[object]()

@@ -36,7 +36,7 @@ class Order(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormerKeys:
-    """The keys that a rotation replaced; they sign too before `until`, in seconds since the epoch."""
+    """Keys that a rotation replaced; they sign too before `until`, seconds since the epoch."""
 
     until: Time
     key: str | None = field(default=None, repr=False)
@@ -115,9 +115,9 @@ class Subscription:
         return keys
 
     def rotate(self, key: str, overlap: float, now: float) -> "Subscription":
-        """Return the subscription with a new key; no other one signs for longer than `overlap` seconds.
+        """Return the subscription with a new key; former keys sign for `overlap` seconds at most.
 
-        Raises ValueError, which quotes nothing of it, for what is no key, and for too many former ones.
+        Raises ValueError, which quotes nothing of the key, if it is invalid, or if too many former keys still sign.
         """
         end = now + overlap
         former = [replace(each, until=min(each.until, end)) for each in self.list_former(now)]

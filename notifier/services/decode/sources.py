@@ -75,10 +75,10 @@ class LogSource:
         return sorted(self._transactors)
 
     def read(self, timeout: float, limit: int) -> list[RawArrival]:
-        """Return at most `limit` messages; [] if none came within `timeout` seconds, or this decoder stands by.
+        """Return at most `limit` messages, those of a partition together.
 
-        Messages of a partition follow each other. Call it once all that it returned before is acknowledged: then the share may
-        change. Raises Unavailable or Expired.
+        Returns [] if none came within `timeout` seconds, or this decoder stands by. Call it once all that it returned before is
+        acknowledged: then the share may change. Raises Unavailable or Expired.
         """
         self._follow_share()
         if self._reader is None:
@@ -213,7 +213,7 @@ def _name_transactor(topic: str, partition: int) -> str:
 
 
 def _find_positions(log: Log, topic: str, share: Collection[int]) -> dict[tuple[str, int], int]:
-    """Return where to read on in these partitions: the beginning if messages are lost."""
+    """Return where to read on in these partitions: at their beginning if messages are lost."""
     ends, beginnings = log.ends(topic, share), log.beginnings(topic, share)
     # Asked last: partitions may have been added, which these questions find out.
     stored, found = log.stored(GROUP, topic), {}

@@ -70,7 +70,7 @@ class GuardianSettings:
 
     @property
     def name(self) -> str:
-        """The name of the guarded virtual host in the log, such as `broker.example:5671/%2F`.
+        """The virtual host's name in the log, such as `broker.example:5671/%2F`.
 
         A broker at a loopback address has this machine's name: another machine has another broker there.
         """

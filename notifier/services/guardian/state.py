@@ -34,7 +34,7 @@ logger = structlog.get_logger()
 @extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFilling:
-    """How full a queue is as its owner knows. Key `…/filling/QUEUE`; none for a queue that is fine."""
+    """How full a queue is, as its owner knows; no record: not full. Key `…/filling/QUEUE`."""
 
     queue: str
     filling: Filling
@@ -43,7 +43,7 @@ class QueueFilling:
 @extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueReport:
-    """A fact that an owner is to read; `time` in seconds since the epoch. Key `…/report/ID`."""
+    """A report that waits for its email; `time` in seconds since the epoch. Key `…/report/ID`."""
 
     id: Count
     owner: str
@@ -56,7 +56,7 @@ class QueueReport:
 @extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueDeletion:
-    """A deletion that began: whether the broker carried it out is unknown. Key `…/deletion/QUEUE`."""
+    """A deletion that the broker may not have carried out yet. Key `…/deletion/QUEUE`."""
 
     queue: str
     owner: str
@@ -80,7 +80,7 @@ _KINDS: Mapping[str, type[QueueFilling | QueueReport | QueueDeletion | LastRound
 
 
 def find_last_round(settings: GuardianSettings, log: Log) -> float | None:
-    """Return when the last complete round ended, on any machine; None if there was none.
+    """Return when the last complete round ended on any machine, or None.
 
     Raises Unavailable, BadConfig if the topic is missing, or MalformedEvent.
     """
@@ -195,7 +195,7 @@ class GuardianState:
         self._change({"round": LastRound(time=now)})
 
     def check(self) -> None:
-        """Raise Fenced if another guardian took over, or Unavailable; the log has all earlier changes on return."""
+        """Return once the log has all earlier changes; raise Fenced if another guardian took over, or Unavailable."""
         if self._records is not None:
             self._records.check()
 
@@ -224,7 +224,7 @@ class GuardianState:
 
 
 def _read_record(key: str, value: bytes) -> object:
-    """Read a record of the log; raises MalformedEvent, also for an owner that is no address."""
+    """Read a record; raises MalformedEvent, also if its owner is no mail address."""
     kind = _KINDS.get(key.partition("/")[0])
     if kind is None:
         raise MalformedEvent(f"{key}: expected one of {', '.join(_KINDS)}")

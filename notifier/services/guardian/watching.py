@@ -240,7 +240,7 @@ def _measure(found: list[QueueFinding]) -> None:
 
 
 def check_secret(settings: GuardianSettings, file: str) -> None:
-    """Raise BadConfig for a secret that is missing at the start: an operator must supply it."""
+    """Raise BadConfig if a secret is missing: an operator must supply it before the start."""
     if settings.smtp_password is not None:
         settings.smtp_password.read(f"{file}: guardian.smtp-password")
 
@@ -254,10 +254,10 @@ def run(
     ready: Callable[[], None],
     instance: str | None = None,
 ) -> None:
-    """Watch, or stand by for another guardian, until `stop` is set; a broker or log that is away is retried indefinitely.
+    """Watch, or stand by for another guardian, until `stop` is set.
 
-    Heartbeats name this guardian by `instance`, or else by its process. Raises BadConfig only before the first complete round:
-    later, a broker may refuse the guardian because it is being restored.
+    An unavailable broker or log is retried indefinitely. Heartbeats name this guardian by `instance`, or else by its process.
+    Raises BadConfig only before the first complete round: later, a broker may refuse the guardian because it is being restored.
     """
 
     def work(ready: Callable[[], None]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How far each repository was followed, in the topic `watches` of the log, key `poll/SOURCE/URL`."""
+"""How far each repository was followed. Topic `watches`, key `poll/SOURCE/URL`."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

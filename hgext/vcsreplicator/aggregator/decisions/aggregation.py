@@ -119,7 +119,7 @@ class Aggregation:
     # Input and decisions
 
     def expects(self, mirror: str, repository: str) -> bool:
-        """Return whether the roster has the mirror, and the log an event of the repository, or it is "" for a heartbeat."""
+        """Return whether roster and log know this mirror and repository, "" for a heartbeat."""
         known = self.repositories.get(repository)
         is_known = known is not None and (known.state is not None or bool(known.queue))
         return (is_known or not repository) and self.roster.mirror(mirror) is not None

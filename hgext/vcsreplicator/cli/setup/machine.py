@@ -69,7 +69,7 @@ class Machine:
         return Path(f"{self._prefix}{path}")
 
     def find_unknown(self, accounts: Sequence[str]) -> list[str]:
-        """Return the accounts that this machine lacks; none below a prefix, where users are left out."""
+        """Return the accounts that this machine lacks; none with a prefix, which leaves out users."""
         return [] if self._prefix else [each for each in accounts if not _finds(pwd.getpwnam, each)]
 
     def find_difference(self, step: SetupStep) -> str | None:

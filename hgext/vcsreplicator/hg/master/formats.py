@@ -65,7 +65,7 @@ def _refuse_requirements(requirements: Collection[bytes], *, uses: str, has: str
 
 @functools.cache
 def guard_names() -> None:
-    """Have largefiles find its files by hashes alone: a client's name could lead to any file of the server."""
+    """Let largefiles find files by hashes alone: another name could lead to any file of the server."""
     seams.wrap("hgext.largefiles.lfutil", "storepath", _find_large_file)
 
 

@@ -2,8 +2,8 @@
 """Which hgrc of a repository counts, where accounts may write to the repository.
 
 Mercurial trusts an hgrc for its owner: that user wrote it. In a folder that a group may write, each account of the group can give
-the name to another user's file, or to a link, and to a file of the store that it may write, or had others write for it. Only a
-file of root's in the folder itself cannot be made so. Nor does the file `requires` load an extension.
+the name to another user's file, to a link, or to a file of the store that it may write, or that others wrote for it. No account
+can make a file there that root owns, so only such an hgrc counts. Nor does the file `requires` load an extension.
 
 A group with the name of the owner and without members is the owner's alone, as Debian makes one for each user: an account's own
 clone counts as before, with any umask. Services have no clone of their own, so for them each group counts as others.
@@ -86,7 +86,7 @@ def _read_settings(orig: Any, self: Any, path: bytes, fp: Any = None, *rest: Any
 
 
 def _load_no_extension(*_arguments: Any) -> None:
-    """Load no extension for a repository's file `requires`, which accounts may write: Mercurial refuses the repository."""
+    """Load no extension for the file `requires`, which accounts may write: Mercurial refuses the repository."""
 
 
 def _is_of_owner(file: int, path: bytes) -> bool:

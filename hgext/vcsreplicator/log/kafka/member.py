@@ -12,7 +12,7 @@ from .. import PartitionKey
 from .broker import Broker
 from .clients import connect, rim
 
-# Seconds that one call waits for the other members of the group.
+# Seconds for which one call waits for the other members of the group.
 JOIN_PATIENCE = 1.0
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The members of a group on the embedded log: one has all partitions of a topic, the others stand by."""
+"""The members of a group on the embedded log: one has all partitions, the others stand by."""
 
 import fcntl
 import os

@@ -155,9 +155,9 @@ def store_start(events: Log, group: str) -> None:
 
 
 def _wait_for_namesake(settings: MirrorSettings, events: Log, roster: Roster, stop: threading.Event) -> None:
-    """Return once a former mirror of this name is silent, or `stop` is set: the service would wait while notices wait for it.
+    """Return once a former mirror of this name is silent, or `stop` is set.
 
-    Raises BadConfig if the former mirror is alive.
+    Later the service would have to wait for that, and notices for the service. Raises BadConfig if the former mirror is alive.
     """
     table = read_table(events, ACKS, keep=lambda record: record.key == settings.name)
     seals = OwnSeals(settings.name, Path(settings.folder))

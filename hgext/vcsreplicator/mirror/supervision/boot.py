@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The file by which clients are refused what a mirror lost by a power cut, or with its disk, until it is back.
+"""The file that says what a mirror lost by a power cut or with its disk, and refuses until it is back.
 
 A mirror syncs nothing of what it applies, so a power cut may take events that it had acknowledged as served.
 `ROOT/~vcsreplicator.boot` says in which boot of the machine the mirror's service last compared its repositories with its acks, and

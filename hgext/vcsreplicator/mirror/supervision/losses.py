@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What this mirror served and lacks after a power cut, or on a new disk: clients are refused until it is served again."""
+"""What this mirror served before a power cut, or on a lost disk, and must refuse until it is back."""
 
 import functools
 import os
@@ -18,7 +18,7 @@ logger = structlog.get_logger()
 
 
 class PowerLosses:
-    """Compares repositories with acks after a power cut or on a new disk, and keeps the file about it.
+    """Compares repositories with acks at a start, and keeps the file of what is less (`boot`).
 
     Rule: what lacked something stays in the file until it is served again, because the acks say the lower level at once.
     """
