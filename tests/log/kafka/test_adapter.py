@@ -637,12 +637,12 @@ def test_nothing_is_prepared_that_the_broker_would_soon_give_up(kafka: Kafka, un
             transactor.commit([NewRecord(topic=NOTICES, key="x", value=b"")])
 
 
-def test_an_older_instances_note_that_came_back_fences_only_older_ones(log: Log) -> None:
+def test_an_older_owner_that_came_back_fences_only_older_ones(log: Log) -> None:
     assert isinstance(log, KafkaLog)
     older = log.transactor("one")
-    note = older._last_owner()
+    owner = older._last_owner()
     newest = log.transactor("one")
-    log.broker.store("transactor-one", {(broker.OWNERS, 0): OffsetAndMetadata(*note, -1)})
+    log.broker.store("transactor-one", {(broker.OWNERS, 0): OffsetAndMetadata(*owner, -1)})
     newest.renew()
     newest.commit([NewRecord(topic=NOTICES, key="x", value=b"1")])
     with pytest.raises(Fenced):
@@ -653,12 +653,12 @@ def test_an_older_instances_note_that_came_back_fences_only_older_ones(log: Log)
     newer.close()
 
 
-def test_of_two_simultaneous_instances_the_one_with_the_note_goes_on(log: Log) -> None:
+def test_of_two_simultaneous_instances_the_owner_goes_on(log: Log) -> None:
     first, second = log.transactor("one"), log.transactor("one")
     assert isinstance(first, KafkaTransactor)
     assert isinstance(second, KafkaTransactor)
-    second._epoch = first._epoch  # both had read the same note
-    second._write_note()
+    second._epoch = first._epoch  # both had read the same owner
+    second._write_owner()
     with pytest.raises(Fenced):
         first.renew()
     second.renew()
@@ -666,15 +666,13 @@ def test_of_two_simultaneous_instances_the_one_with_the_note_goes_on(log: Log) -
     second.close()
 
 
-def test_the_note_of_a_new_instance_stands_before_the_older_is_fenced(
-    log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    noted, begin = [], KafkaTransactor._open_producer
+def test_a_new_instance_is_the_owner_before_the_older_is_fenced(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    are_owners, begin = [], KafkaTransactor._open_producer
 
     def watch(transactor: KafkaTransactor) -> None:
-        noted.append(transactor._last_owner()[1] == transactor._instance)
+        are_owners.append(transactor._last_owner()[1] == transactor._instance)
         begin(transactor)
 
     monkeypatch.setattr(KafkaTransactor, "_open_producer", watch)
     log.transactor("one").close()
-    assert noted == [True]
+    assert are_owners == [True]

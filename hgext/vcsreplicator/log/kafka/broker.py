@@ -32,7 +32,7 @@ AT_ONCE = 1000
 # Seconds that coordinators may take to start, once the broker answers.
 COORDINATOR_PATIENCE = 10.0
 
-# A topic without records, whose positions note which transactor came last.
+# A topic without records, whose positions say which transactor came last.
 OWNERS = "transactors"
 
 # The topics of which only partition 0 is used.

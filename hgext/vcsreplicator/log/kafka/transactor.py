@@ -26,10 +26,10 @@ FENCED = (kafka_errors.ProducerFencedError, kafka_errors.InvalidProducerEpochErr
 
 
 class KafkaTransactor:
-    """A transactor that Kafka fences, with a note of which transactor came last.
+    """A transactor that Kafka fences, and a record of its identity's owner: the transactor that came last.
 
-    The broker also fences a transactor whose transaction took too long, and which only has to begin again: the note tells the two
-    cases apart. A new transactor writes it first, so none is fenced without a note.
+    The broker also fences a transactor whose transaction took too long, and which only has to begin again: the record of the owner
+    tells the two cases apart. A new transactor writes it first, so none is fenced without it.
     """
 
     def __init__(self, broker: Broker, identity: str, *, group: str) -> None:
@@ -38,16 +38,16 @@ class KafkaTransactor:
         broker.create_owners()
         epoch, _ = self._last_owner()
         self._epoch = epoch + 1
-        self._write_note()
+        self._write_owner()
         self._producer: KafkaProducer | None = None
         self._is_open = False
         self._open_producer()
 
     def renew(self) -> None:
         self.close()
-        if self._refuse_newer() != self._instance:  # a broker that lost the newest note brought back an older one
-            self._write_note()
-        self._open_producer()  # if a newer one comes just now, the note decides: that one renews, and fences this one
+        if self._refuse_newer() != self._instance:  # a broker lost the newest owner, and brought back an older one
+            self._write_owner()
+        self._open_producer()  # if a newer one comes just now, it is the owner, renews, and fences this one
 
     def expect(self, topics: Sequence[str]) -> None:
         producer = self._producer
@@ -162,17 +162,17 @@ class KafkaTransactor:
     def _last_owner(self) -> tuple[int, str]:
         group, partition = self._broker.full(self._owners_group), self._broker.partition(OWNERS, 0)
         found = self._broker.ask("who came last", lambda admin: admin.list_group_offsets({group: [partition]}))
-        note = found.get(group, {}).get(partition)
-        return (0, "") if note is None or note.offset < 0 else (note.offset, note.metadata or "")
+        owner = found.get(group, {}).get(partition)
+        return (0, "") if owner is None or owner.offset < 0 else (owner.offset, owner.metadata or "")
 
-    def _write_note(self) -> None:
-        note = OffsetAndMetadata(self._epoch, self._instance, -1)
-        self._broker.store(self._owners_group, {(OWNERS, 0): note})
+    def _write_owner(self) -> None:
+        owner = OffsetAndMetadata(self._epoch, self._instance, -1)
+        self._broker.store(self._owners_group, {(OWNERS, 0): owner})
 
     def _refuse_newer(self) -> str:
-        """Return the instance that the note names, "" if the note expired.
+        """Return the instance of the owner, "" if the record of it expired.
 
-        Raises Fenced if that instance came after this one. If the note expired, none did.
+        Raises Fenced if that instance came after this one. If the record expired, none did.
         """
         epoch, owner = self._last_owner()
         if owner not in ("", self._instance) and epoch >= self._epoch:
