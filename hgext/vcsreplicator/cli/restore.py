@@ -15,7 +15,7 @@ import click
 from ..config import Config, load
 from ..log.ownership import make_folders
 from ..log.sqlite.copying import refuse_open
-from ..outbox.folder import open_below, open_unlinked
+from ..outbox.folder import open_below, open_regular
 from ..words.errors import Refused, visible
 from .backup_contents import USUAL_HGRC, Part, PartKind, list_parts
 from .backup_copy import PARTS, CopiedEntry, Manifest, check_files, copy_file, hash_file, read_entries, read_manifest
@@ -156,7 +156,7 @@ def _is_unfinished(root: str, manifest: Manifest) -> bool:
     Accounts may write there, too, and give any file of this user the name of the mark: no other has the hash of the manifest.
     """
     try:
-        with open(os.path.join(root, _UNFINISHED), encoding="ascii", errors="replace", opener=open_unlinked) as file:
+        with open(os.path.join(root, _UNFINISHED), encoding="ascii", errors="replace", opener=open_regular) as file:
             is_own = os.fstat(file.fileno()).st_uid == os.geteuid()
             return is_own and file.read(len(manifest.sha256) + 1) == manifest.sha256
     except OSError:
