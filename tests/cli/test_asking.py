@@ -8,6 +8,7 @@ import re
 import shutil
 import socket
 import tempfile
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -18,12 +19,14 @@ from click.testing import CliRunner
 
 from hgext.vcsreplicator.cli import asking, progress
 from hgext.vcsreplicator.cli.verbs import program
+from hgext.vcsreplicator.config import Config
 from hgext.vcsreplicator.dashboard.asked import question
 from hgext.vcsreplicator.dashboard.server import _answer_questions
 from hgext.vcsreplicator.log import ACKS, SERVICES, STATE, Log
 from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.status.follower import WATCH, Follower
 from hgext.vcsreplicator.words.clock import SystemClock
+from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.records import AggregatorHeartbeat, MirrorHeartbeat, ServiceReport, ServiceTrouble
 from testing.waiting import eventually
 from tests.dashboard.conftest import AwayLog, Installation, settings_with, watching
@@ -367,3 +370,17 @@ def test_no_garbage_is_looked_for_while_the_log_is_read(verbs: Verbs, monkeypatc
     verbs.read("check")
     assert set(seen) == {False}
     assert gc.isenabled()
+
+
+@pytest.mark.parametrize(
+    ("section", "topic"), [("", "raw"), ('input = "log:mine"', "mine"), ('input = "queue:x"', None)]
+)
+def test_the_topic_of_the_files_decoders_is_looked_at(section: str, topic: str | None) -> None:
+    config = Config(file="x.toml", tables={"decode": tomllib.loads(section)})
+    assert asking.expect(config).raw == topic
+
+
+def test_a_name_that_no_topic_of_documents_may_have_is_said() -> None:
+    config = Config(file="x.toml", tables={"decode": {"input": "log:events"}})
+    with pytest.raises(BadConfig, match=r"^x\.toml: decode\.input: expected a topic of its own, 'events' is one of"):
+        asking.expect(config)

@@ -9,13 +9,14 @@ import pytest
 from hgext.vcsreplicator import status
 from hgext.vcsreplicator.dashboard.recent import RecentEvents
 from hgext.vcsreplicator.dashboard.view import make_view
-from hgext.vcsreplicator.log import ACKS, NOTICES, ROSTER, SERVICES, STATE, WATCHES, NewRecord, topics
+from hgext.vcsreplicator.log import ACKS, NOTICES, ROSTER, SERVICES, STATE, WATCHES, NewRecord, Topic, topics
 from hgext.vcsreplicator.log.reports import INTERVAL
 from hgext.vcsreplicator.status.findings import findings
 from hgext.vcsreplicator.status.follower import Follower, look_at_destinations
 from hgext.vcsreplicator.status.services import Expectations
 from hgext.vcsreplicator.status.summary import list_services, make_summary
 from hgext.vcsreplicator.words.records import (
+    DECODE_GROUP,
     AggregatorHeartbeat,
     MirrorHeartbeat,
     ServiceReport,
@@ -74,6 +75,13 @@ class Installation:
 
     def found(self, after: float = 0.0, destinations: tuple[str, ...] = ("lines",)) -> list[tuple[int, str]]:
         found = findings(self.picture(after), self.clock.now(), Expectations(destinations=destinations))
+        return [(finding.level, finding.text) for finding in found]
+
+    def undecoded(self, after: float) -> list[tuple[int, str]]:
+        """What is found with decoders in the file."""
+        picture = self.picture(after)
+        look_at_destinations(self.log, picture, "raw")
+        found = findings(picture, self.clock.now(), Expectations(destinations=("lines",), raw="raw"))
         return [(finding.level, finding.text) for finding in found]
 
 
@@ -338,6 +346,29 @@ def test_decoders_are_listed_with_their_partitions_or_as_a_standby(installation:
     assert listed["decode a/1 (raw/0, raw/2)"] == listed["decode b/2 (standby)"] == now
     rows = make_view(picture, RecentEvents(installation.log), now, Expectations()).services
     assert {row.name: row.is_silent for row in rows}["decode a/1 (raw/0, raw/2)"] is False
+
+
+@pytest.mark.parametrize(
+    ("had", "named"), [([], "raw/0, raw/1"), ([("raw", 0)], "raw/1"), ([("raw", 0), ("raw", 1)], "")]
+)
+def test_documents_that_wait_without_a_decoder_are_found(installation: Installation, had: Any, named: str) -> None:
+    installation.ack(3)
+    installation.log.create([Topic(name="raw", partitions=3)])
+    for partition in (0, 0, 1, 2):
+        installation.log.append([NewRecord(topic="raw", key=None, value=b"{}", partition=partition)])
+    installation.log.acknowledge(DECODE_GROUP, "raw", {0: 1, 2: 1})
+    installation.log.shares = lambda beginning: {"a/1": had}  # type: ignore[method-assign]
+    assert installation.undecoded(after=60.0) == []
+    found = installation.undecoded(after=1.0)
+    command = "systemctl start vcsreplicator-decode"
+    since = "for 61 s, since 2023-11-14 22:13:20 UTC"
+    text = f"no decoder has {named}, where documents wait ({since}); start one: {command}"
+    assert found == ([(1, text)] if named else [])
+
+
+def test_no_document_waits_in_a_topic_that_is_not_there(installation: Installation) -> None:
+    installation.ack(3)
+    assert installation.undecoded(after=61.0) == []
 
 
 def test_a_notifier_without_a_standby_is_missed_through_its_destinations(installation: Installation) -> None:

@@ -26,7 +26,7 @@ from ..status.follower import Follower, look_at_destinations, look_at_topics
 from ..status.services import REPORTED_WITHIN, START, Expectations, finding_of
 from ..status.summary import Summary, make_summary
 from ..status.wording import Finding, Severity
-from ..words.errors import Unavailable
+from ..words.errors import BadConfig, Unavailable
 from ..words.records import RELAY_KEY
 from .options import relay_of
 from .progress import metered_log
@@ -46,7 +46,21 @@ def expect(config: Config, **limits: Any) -> Expectations:
         table = config.tables["notifier"]
         names = tuple(name for name in config.names("notifier") if isinstance(table[name], Mapping))
     mirrors = tuple(config.names("mirror")) if "mirror" in config.tables else ()
-    return Expectations(destinations=names, relay=relay.source if relay else None, mirrors=mirrors, **limits)
+    source, raw = relay.source if relay else None, _find_raw(config)
+    return Expectations(destinations=names, relay=source, mirrors=mirrors, raw=raw, **limits)
+
+
+def _find_raw(config: Config) -> str | None:
+    """Return the topic that the file's decoders read; None without any, or if they read a queue."""
+    section = config.tables.get("decode")
+    if not isinstance(section, Mapping):
+        return None
+    from notifier.messages.raw import DEFAULT_PLACE, topic_of
+
+    try:
+        return topic_of(str(section.get("input", DEFAULT_PLACE)))
+    except ValueError as error:
+        raise BadConfig(f"{config.file}: decode.input: {error}") from error
 
 
 def _find_summary(config: Config, open_log: Callable[[], Log], expected: Expectations) -> Summary:
@@ -100,7 +114,7 @@ def find_here(
 def follow_summary(follower: Follower, log: Log, expected: Expectations) -> Summary:
     """Read the log to its present end, and summarize it."""
     now = follower.present()
-    look_at_destinations(log, follower.picture)
+    look_at_destinations(log, follower.picture, expected.raw)
     look_at_topics(log, follower.picture)
     return make_summary(follower.picture, now, expected)
 

@@ -37,7 +37,7 @@ _with_limit = functools.partial(click.option, type=click.IntRange(1), show_defau
 def command(config: Config, warn: int, critical: int, patience: float, as_json: bool) -> None:
     """Say in one line whether an operator must act: exit code 0 no, 1 soon, 2 now.
 
-    It looks at aggregator, mirrors, relay and destinations, and at no other service.
+    It looks at aggregator, mirrors, relay, destinations, guardian and poller, and at documents without a decoder.
     """
     if relay := relay_of(config):
         expect_exact_roots(config, relay)

@@ -50,7 +50,7 @@ def command(config: Config, watch: bool, as_json: bool) -> None:
 def _print_data(config: Config, log: Log, expected: Expectations) -> None:
     with closing(Follower(log)) as follower:
         now, picture = follower.present(), follower.picture
-        look_at_destinations(log, picture)
+        look_at_destinations(log, picture, expected.raw)
         look_at_topics(log, picture)
         here = find_here(config, lambda: log, expected, lambda name: picture.silence(name, now))
         print_json(as_data(picture, now, expected, here))

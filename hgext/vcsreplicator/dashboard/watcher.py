@@ -220,7 +220,7 @@ class LogWatcher:
             return
         try:
             picture = follower.update()
-            look_at_destinations(self._log, picture)
+            look_at_destinations(self._log, picture, self._expected.raw)
             look_at_topics(self._log, picture)
         except (Unavailable, Expired):
             # Refused once the trouble is noted, so that no later question is taken for one of these.
@@ -251,7 +251,7 @@ class LogWatcher:
         picture = follower.update()
         if self._due == _AT_ONCE:
             began = time.monotonic()  # the first reading, of the whole log, says nothing of the cost of the next
-        look_at_destinations(self._log, picture)
+        look_at_destinations(self._log, picture, self._expected.raw)
         if not picture.topics or began >= self._topics_due:
             look_at_topics(self._log, picture)
             self._topics_due = began + TOPICS

@@ -52,7 +52,8 @@ class Picture:
     last heartbeat of each mirror, of the aggregator and of each service: the times of their own clocks do not matter.
     `moved` says when each state was written. By name of a destination, `positions` has its position in `notices`, `lacking`
     how many notices it lacks, `oldest` the time of the first of them, and `unread` how many at most expired before it read
-    them, and when it found that (`look_at_destinations`). `reports` are those of relays and destinations, by their key in
+    them, and when it found that (`look_at_destinations`). `undecoded` has the time of the first document that waits in each
+    partition that no decoder has. `reports` are those of relays and destinations, by their key in
     `services`. `topics` compares all topics with the needed ones (`look_at_topics`). `services_since` is when the first record of
     `services` was written, None if it is gone. Once the lags were measured, only `absorb` may change levels, because it notes
     what must be measured anew. `promoted` is the time of the newest promotion, 0 if none is known.
@@ -70,6 +71,7 @@ class Picture:
     oldest: Mapping[str, float] = field(default_factory=dict)
     unread: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     decoders: Mapping[str, Sequence[PartitionKey]] = field(default_factory=dict)
+    undecoded: Mapping[PartitionKey, float] = field(default_factory=dict)
     moved: dict[str, float] = field(default_factory=dict)
     errors: int = 0
     reports: dict[str, ServiceReport] = field(default_factory=dict)

@@ -20,7 +20,15 @@ from .mirrors import (
     find_unfit_candidates,
     find_unlisted,
 )
-from .services import DOWN, START, Expectations, describe_silence, find_reported, note_meant
+from .services import (
+    DOWN,
+    START,
+    Expectations,
+    describe_silence,
+    find_reported,
+    find_undecoded,
+    note_meant,
+)
 from .topics import find_topic_notes, find_topics
 from .wording import Finding, Severity, format_since, name_paths
 
@@ -53,6 +61,7 @@ def findings(picture: Picture, now: float, expected: Expectations) -> list[Findi
     found += find_destinations(picture, now, expected)
     found += find_stalled(picture, now, expected.destinations, reported)
     found += find_unread(picture, now, expected.destinations)
+    found += find_undecoded(picture, now, expected)
     found += _find_forked(picture, now, reported)
     gone = picture.gone(now)
     found += [find_detached(picture, ack, now) for ack in picture.detached() if ack.mirror not in gone]

@@ -7,11 +7,11 @@ Compacted topics are read whole once and then followed, so a watched picture cos
 import math
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
 
-from ..log import ACKS, ERRORS, NOTICES, ROSTER, SERVICES, STATE, WATCHES, Log, Record, topics
+from ..log import ACKS, ERRORS, NOTICES, ROSTER, SERVICES, STATE, WATCHES, Log, PartitionKey, Record, topics
 from ..log.table import find_beginnings, read_on
 from ..words.clock import Clock, SystemClock
 from ..words.errors import BadConfig, Expired, NotAuthorized
@@ -169,11 +169,12 @@ def look_at_topics(log: Log, picture: Picture) -> None:
     picture.topics = log.compare(topics())
 
 
-def look_at_destinations(log: Log, picture: Picture) -> None:
-    """Count the notices that each destination lacks, and the records of `errors`.
+def look_at_destinations(log: Log, picture: Picture, raw: str | None = None) -> None:
+    """Count the notices that each destination lacks, and the records of `errors`; find the decoders.
 
-    Also find the decoders, and the time of the first notice that each destination lacks. On Kafka each transaction takes an offset
-    as well, so this function reads some records to count them; for more, the difference of the offsets is good enough.
+    Also find the time of the first notice that each lacks, and what waits without a decoder in the topic `raw`. On Kafka each
+    transaction takes an offset as well, so this function reads some records to count them; for more, the difference of the
+    offsets is good enough.
     """
     beginning, end = log.beginnings(NOTICES)[0], log.ends(NOTICES)[0]
     lacking, oldest = {}, {}
@@ -181,17 +182,36 @@ def look_at_destinations(log: Log, picture: Picture) -> None:
     for name, position in picture.positions.items():
         start = min(max(position, beginning), end)
         if start not in read:
-            read[start] = _read_some(log, NOTICES, start, end, limit=COUNTED)
+            read[start] = _read_some(log, (NOTICES, 0), start, end, limit=COUNTED)
         found = read[start]
         lacking[name] = len(found) if len(found) < COUNTED else end - start
         if found:
             oldest[name] = found[0].time
     picture.lacking, picture.oldest, picture.decoders = lacking, oldest, log.shares(f"{DECODE_GROUP}-")
+    picture.undecoded = _find_undecoded(log, raw, picture.decoders) if raw else {}
     beginning, end = log.beginnings(ERRORS)[0], log.ends(ERRORS)[0]
-    errors = _read_some(log, ERRORS, beginning, end, limit=COUNTED_ERRORS)
+    errors = _read_some(log, (ERRORS, 0), beginning, end, limit=COUNTED_ERRORS)
     picture.unread = _find_unread(errors)
     rejects = sum(record.key != SUBMITTED_KEY for record in errors)
     picture.errors = rejects if len(errors) < COUNTED_ERRORS else end - beginning
+
+
+def _find_undecoded(log: Log, topic: str, decoders: Mapping[str, Sequence[PartitionKey]]) -> dict[PartitionKey, float]:
+    """Find the time of the first document that waits in each partition that no decoder has.
+
+    Nothing waits in a topic that is not there yet, or that this user may not read.
+    """
+    try:
+        ends, beginnings = log.ends(topic), log.beginnings(topic)
+    except (BadConfig, NotAuthorized):
+        return {}
+    stored, found = log.stored(DECODE_GROUP, topic), {}
+    had = {key for share in decoders.values() for key in share}
+    for key in ((topic, partition) for partition in ends if (topic, partition) not in had):
+        start = max(stored.get(key[1], 0), beginnings[key[1]])
+        if first := _read_some(log, key, start, ends[key[1]], limit=1):
+            found[key] = first[0].time
+    return found
 
 
 def _find_unread(errors: Iterable[Record]) -> dict[str, tuple[int, float]]:
@@ -206,9 +226,9 @@ def _find_unread(errors: Iterable[Record]) -> dict[str, tuple[int, float]]:
     return found
 
 
-def _read_some(log: Log, topic: str, start: int, end: int, *, limit: int) -> list[Record]:
-    """Read at most `limit` records of a topic with one partition."""
+def _read_some(log: Log, key: PartitionKey, start: int, end: int, *, limit: int) -> list[Record]:
+    """Read at most `limit` records of a partition."""
     if start >= end:
         return []
-    with closing(log.reader({(topic, 0): start})) as reader:
+    with closing(log.reader({key: start})) as reader:
         return list(islice(read_on(log, reader, batch=limit), limit))

@@ -46,13 +46,14 @@ class Expectations:
     """The services that must exist, and the thresholds of findings.
 
     `destinations`, if given, names those that must be there; findings about others are left out. `relay` is the source of the relay
-    that must be there, `mirrors` names the mirrors of the services' file. `patience` is the number of seconds for which a relay or
-    a destination may be silent or in trouble.
+    that must be there, `mirrors` names the mirrors of the services' file, `raw` the topic that decoders read. `patience` is the
+    number of seconds for which a relay or a destination may be silent or in trouble, and documents may wait without a decoder.
     """
 
     destinations: tuple[str, ...] | None = None
     relay: str | None = None
     mirrors: tuple[str, ...] = ()
+    raw: str | None = None
     warn: Count = 150
     critical: Count = 600
     patience: Annotated[float, NumberRange(0, 31 * DAY)] = SILENT
@@ -128,6 +129,15 @@ def _find_lost_verify(picture: Picture, service: str, now: float) -> Iterator[Fi
         symptom = describe_silence(picture.seen(service), now)
         text = f"{service} {symptom}: the mirror is not compared with the master; start it on its machine: {command}"
         yield Finding(level=Severity.WARNING, text=text, command=command, entry=DOWN, mirror=mirror)
+
+
+def find_undecoded(picture: Picture, now: float, wanted: Expectations) -> Iterator[Finding]:
+    """Yield the topic whose documents wait for longer than `wanted.patience` in partitions that no decoder has."""
+    late = {key: since for key, since in picture.undecoded.items() if now - since > wanted.patience}
+    if late:
+        command, partitions = f"{START}decode", ", ".join(f"{topic}/{number}" for topic, number in sorted(late))
+        text = f"no decoder has {partitions}, where documents wait ({format_since(min(late.values()), now)})"
+        yield Finding(level=Severity.WARNING, text=f"{text}; start one: {command}", command=command, entry=DOWN)
 
 
 def find_recent(picture: Picture, now: float, wanted: Expectations) -> Iterator[str]:
