@@ -13,6 +13,7 @@ import errno
 import functools
 import importlib
 import os
+import stat
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,6 +30,9 @@ def install() -> None:
     """Have Mercurial refuse them, by OSError; an hgrc that includes one is refused as Mercurial refuses such files."""
     wrap("mercurial.util", "posixfile", _open_file)
     vars(streamclone)["open"] = vars(util)["posixfile"]  # a stream clone opens files with Python's own function
+    vars(os)["chmod"] = functools.partial(
+        _change_mode, os.chmod
+    )  # Mercurial gives new files and folders their modes by name
     wrap("mercurial.config", "config.read", _read_settings)
     wrap("mercurial.configuration.rcutil", "get_shared_vfs", _find_share)
 
@@ -66,13 +70,34 @@ def _open_file(orig: Any, name: bytes, mode: bytes | str = b"r", *rest: Any, **n
 
 
 def _open_inside(path: bytes, flags: int) -> int:
-    """Open a file of a `.hg` from folder to folder: any check before could be out of date."""
+    with _open_folder(path) as (folder, name):
+        return open_regular(name, flags, folder)
+
+
+def _change_mode(orig: Any, path: Any, mode: int, **named: Any) -> None:
+    """Change the mode of what has this name in a `.hg`; raise OSError for a link, which would give it to another file."""
+    if named or isinstance(path, int) or _CONTROL not in os.fsencode(path):
+        orig(path, mode, **named)
+        return
+    with _open_folder(os.fsencode(path)) as (folder, name):
+        found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            if stat.S_ISLNK(os.fstat(found).st_mode):
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            orig(f"/proc/self/fd/{found}", mode)
+        finally:
+            os.close(found)
+
+
+@contextlib.contextmanager
+def _open_folder(path: bytes) -> Iterator[tuple[int, bytes]]:
+    """Open the folder of a path in a `.hg` from folder to folder: any check before could be out of date."""
     above, _, inside = path.partition(_CONTROL)
-    *folders, name = inside.split(b"/")
+    *folders, name = inside.rstrip(b"/").split(b"/")
     with _naming(path), contextlib.ExitStack() as opened:
         control = os.open(above + _CONTROL, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         opened.callback(os.close, control)
-        return open_regular(name, flags, opened.enter_context(walk(control, folders)))
+        yield opened.enter_context(walk(control, folders)), name or b"."
 
 
 @contextlib.contextmanager

@@ -2,10 +2,13 @@
 """Links that an account put in a repository, to a file of the user who opens the repository next."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
-from mercurial import error, streamclone, vfs
+from mercurial import error, pycompat, streamclone, util, vfs
 from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
 
@@ -71,6 +74,59 @@ def test_a_stream_clone_has_no_file_that_a_link_names(control: Path) -> None:
             kept.open(os.fsencode(control / "cache/file")).__enter__()
         with pytest.raises(OSError, match="A link or a file is in the way"):
             kept(os.fsencode(control / "folder/names"))
+
+
+@pytest.mark.parametrize("make", ["a file", "a folder", "a temporary file"])
+def test_a_link_that_comes_once_mercurial_made_something_changes_no_mode(
+    control: Path, make: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is made, and then gets its mode: here the link comes in between."""
+    mine = control.parents[1] / "home" / ("" if make == "a folder" else "names")
+    before = mine.stat().st_mode
+    place = vfs.vfs(os.fsencode(control))
+    place.createmode = 0o2777
+
+    def exchange(made: bytes) -> None:
+        os.rename(made, made + b".made")
+        os.symlink(mine, made)
+
+    def make_it() -> None:
+        if make == "a file":
+            wrap_once(
+                monkeypatch, util, "posixfile", lambda file: (file.close(), exchange(os.fsencode(control / "new")))
+            )
+            place(b"new", b"wb").close()
+        elif make == "a folder":
+            wrap_once(monkeypatch, util, "makedir", lambda _: exchange(os.fsencode(control / "new")))
+            place.makedirs(b"new", 0o2777)
+        else:
+            wrap_once(monkeypatch, pycompat, "mkstemp", lambda found: exchange(found[1]))
+            place(b"new", b"w", atomictemp=True).close()
+
+    with pytest.raises(OSError, match="A link or a file is in the way"):
+        make_it()
+    assert mine.stat().st_mode == before
+
+
+def wrap_once(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, then: Callable[[Any], None]) -> None:
+    """Have `then` called with what the function returned."""
+    orig = getattr(module, name)
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        found = orig(*arguments, **named)
+        then(found)
+        return found
+
+    monkeypatch.setattr(module, name, call)
+
+
+def test_modes_are_given_in_a_repository_and_elsewhere(control: Path) -> None:
+    for path in (control / "store", control.parent / "file"):
+        path.touch()
+        os.chmod(os.fsencode(path), 0o640)
+        assert path.stat().st_mode & 0o777 == 0o640
+        os.chmod(path, 0o600)
+        assert path.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("kind", ["shared", "relshared"])

@@ -20,7 +20,7 @@ from typing import Any
 
 from mercurial.ui import ui as Ui
 
-from ...outbox.folder import open_regular
+from ...outbox.folder import open_below, open_regular
 from .. import settings
 from . import repository
 
@@ -107,11 +107,12 @@ def make_folder(root: str, kind: str) -> str:
     for folder in (os.path.join(root, NOTES), os.path.join(root, NOTES, kind)):
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder)
-            match_root_mode(folder, root)
+            with open_below(os.path.dirname(folder), [os.path.basename(folder)]) as made:  # it may be a link by now
+                match_root_mode(made, root)
     return os.path.join(root, NOTES, kind)
 
 
-def match_root_mode(made: str | int, folder: str) -> None:
+def match_root_mode(made: int, folder: str) -> None:
     """Give readers and writers of `folder` the same rights to a file made in it."""
     like, now = os.stat(folder).st_mode, os.stat(made).st_mode
     wanted = like & (0o2777 if stat.S_ISDIR(now) else 0o666)
