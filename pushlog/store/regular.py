@@ -13,6 +13,7 @@ import errno
 import functools
 import importlib
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from typing import Any
@@ -30,6 +31,7 @@ def install() -> None:
     """Have Mercurial refuse them, by OSError; an hgrc that includes one is refused as Mercurial refuses such files."""
     wrap("mercurial.util", "posixfile", _open_file)
     vars(streamclone)["open"] = vars(util)["posixfile"]  # a stream clone opens files with Python's own function
+    vars(shutil)["open"] = vars(util)["posixfile"]  # by it Mercurial copies what a transaction may have to put back
     vars(os)["chmod"] = functools.partial(
         _change_mode, os.chmod
     )  # Mercurial gives new files and folders their modes by name
@@ -62,11 +64,11 @@ def _connect(orig: Any, self: Any) -> Any:
     return orig(self)
 
 
-def _open_file(orig: Any, name: bytes, mode: bytes | str = b"r", *rest: Any, **named: Any) -> Any:
-    if _CONTROL not in name:
+def _open_file(orig: Any, name: bytes | str, mode: bytes | str = b"r", *rest: Any, **named: Any) -> Any:
+    if _CONTROL not in os.fsencode(name):
         return orig(name, mode, *rest, **named)
     opened: Any = open
-    return opened(name, os.fsdecode(mode), *rest, **named, opener=_open_inside)
+    return opened(os.fsencode(name), os.fsdecode(mode), *rest, **named, opener=_open_inside)
 
 
 def _open_inside(path: bytes, flags: int) -> int:

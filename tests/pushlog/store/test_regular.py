@@ -2,6 +2,7 @@
 """Links that an account put in a repository, to a file of the user who opens the repository next."""
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -74,6 +75,22 @@ def test_a_stream_clone_has_no_file_that_a_link_names(control: Path) -> None:
             kept.open(os.fsencode(control / "cache/file")).__enter__()
         with pytest.raises(OSError, match="A link or a file is in the way"):
             kept(os.fsencode(control / "folder/names"))
+
+
+@pytest.mark.parametrize("hardlink", [False, True])
+def test_mercurial_copies_nothing_through_a_link_that_comes_meanwhile(
+    control: Path, hardlink: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It removes a former copy, and then makes a new one of this name."""
+    (control / "bookmarks").write_text("of an account\n")
+    monkeypatch.setattr("mercurial.util.unlink", lambda _: None)
+    with pytest.raises(OSError, match="A link or a file is in the way"):
+        util.copyfile(os.fsencode(control / "bookmarks"), os.fsencode(control / "cache/file"), hardlink=hardlink)
+    assert (control.parents[1] / "home/names").read_text() == MINE
+    with pytest.raises(OSError, match="A link or a file is in the way"):
+        shutil.copyfile(control / "cache/file", control / "copy")
+    shutil.copyfile(control / "bookmarks", control.parent / "outside")
+    assert (control.parent / "outside").read_text() == "of an account\n"
 
 
 @pytest.mark.parametrize("make", ["a file", "a folder", "a temporary file"])
