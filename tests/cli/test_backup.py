@@ -9,6 +9,7 @@ import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -325,6 +326,53 @@ def outside(tmp_path: Path) -> Path:
     """A folder that is no part of an installation."""
     (tmp_path / "outside").mkdir(mode=0o700)
     return tmp_path / "outside"
+
+
+@pytest.mark.parametrize("name", ["store/data/x.i", "store/data/x", "pushlog2.db", "pushlog2.db-journal"])
+def test_a_link_that_comes_during_a_backup_is_not_followed(
+    host: Host, tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    control = host.folder / "repos/group/first/.hg"
+    (control / "store/lock").unlink()
+    with closing(sqlite3.connect(control / "pushlog2.db")) as pushlog:
+        pushlog.execute("CREATE TABLE pushlog (id)")
+    (control / "store/data/x").mkdir()
+    for own in ("a.i", "x.i"):
+        (control / "store/data" / own).write_text("own")
+    shutil.copy(control / "pushlog2.db", outside / "secret")
+    note = backup_copy.CopyWriter._note
+
+    def note_and_exchange(self: backup_copy.CopyWriter, noted: str, *about: Any, **more: Any) -> None:
+        note(self, noted, *about, **more)
+        if noted.endswith("/data/a.i" if "data" in name else "/.hg/00changelog.i"):
+            if (control / name).exists():
+                (control / name).rename(tmp_path / "own")
+            (control / name).symlink_to(outside if name.endswith("x") else outside / "secret")
+
+    monkeypatch.setattr(backup_copy.CopyWriter, "_note", note_and_exchange)
+    refused = host.refuse("backup", tmp_path / "copy", "--repositories", "copy")
+    assert f"{name.rpartition('/')[2]} in it became a link" in refused
+    assert not [*tmp_path.glob("copy*")] or [*tmp_path.glob("copy*")] == [tmp_path / "copy.lock"]
+
+
+def test_a_push_that_was_killed_is_not_in_the_copy_of_the_pushlog(host: Host, tmp_path: Path) -> None:
+    control = host.folder / "repos/group/first/.hg"
+    (control / "store/lock").unlink()
+    with closing(sqlite3.connect(control / "pushlog2.db", isolation_level=None)) as pushlog:
+        pushlog.execute("CREATE TABLE pushlog (id)")
+        pushlog.execute("PRAGMA cache_size = 1")
+        pushlog.execute("BEGIN")
+        pushlog.executemany("INSERT INTO pushlog VALUES (?)", [("x" * 1000,)] * 100)
+        for ending in ("", "-journal"):
+            shutil.copy(control / f"pushlog2.db{ending}", tmp_path / f"killed{ending}")
+    for ending in ("", "-journal"):
+        shutil.copy(tmp_path / f"killed{ending}", control / f"pushlog2.db{ending}")
+    before = files_of(control)
+    host.do("backup", tmp_path / "copy", "--repositories", "copy")
+    assert files_of(control) == before
+    [copied] = (tmp_path / "copy").rglob("pushlog2.db*")
+    with closing(sqlite3.connect(copied)) as pushlog:
+        assert pushlog.execute("SELECT count(*) FROM pushlog").fetchall() == [(0,)]
 
 
 def mark_of(copy: Path) -> str:

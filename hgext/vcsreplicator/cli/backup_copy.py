@@ -7,8 +7,10 @@ file, folder and link below `parts`.
 
 import contextlib
 import dataclasses
+import errno
 import grp
 import hashlib
+import io
 import json
 import os
 import pwd
@@ -21,7 +23,7 @@ from pushlog.store.opening import open_linked
 
 from ..hg.replica.place import hold_still
 from ..log.sqlite.copying import copy_database
-from ..outbox.folder import open_regular
+from ..outbox.folder import open_below, open_regular, walk
 from ..words.errors import BadConfig, MalformedEvent, Refused
 from ..words.shape import from_json, to_json, within
 from .backup_contents import Part, PartKind
@@ -31,6 +33,8 @@ _FORMAT = 1
 # Seconds that a push may hold a repository.
 _PATIENCE = 60
 _CHUNK = 1 << 20
+# Files beside a database that SQLite applies to it.
+_JOURNALS = ("-journal", "-wal")
 # Locks of Mercurial, which only this process holds while it copies.
 _LOCKS = (".hg/wlock", ".hg/store/lock")
 
@@ -79,9 +83,9 @@ class CopyWriter:
         """Copy a part; return False if it is missing. Raises OSError, Refused or Unavailable."""
         try:
             if part.kind is PartKind.ROOT:
-                _refuse_renames(part.path, lambda: self._add_tree(part.path, part.name, PartKind.ROOT))
+                _refuse_renames(part.path, lambda: self._add_top(part))
             elif part.kind is PartKind.BLOBS:
-                self._add_tree(part.path, part.name, part.kind)
+                self._add_top(part)
             else:
                 self._add_file(part.path, part.name, part.kind)
         except FileNotFoundError:
@@ -104,41 +108,58 @@ class CopyWriter:
     def close(self) -> None:
         self._entries.close()
 
-    def _add_tree(self, source: str, name: str, kind: PartKind) -> None:
-        """Copy a folder; what leaves it meanwhile is left out, and a repository is copied under its locks."""
-        about = os.stat(source)
+    def _add_top(self, part: Part) -> None:
+        try:
+            with open_below(part.path, ()) as place:
+                self._add_tree(place, part.path, part.name, part.kind)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EINVAL):
+                raise
+            text = f"{part.path}: {error.filename} in it became a link or a pipe while it was copied"
+            raise Refused(f"{text}; look who did that, then run the backup again") from error
+
+    def _add_tree(self, place: int, source: str, name: str, kind: PartKind) -> None:
+        """Copy an open folder; what leaves it meanwhile is left out, and a repository is copied under its locks.
+
+        Accounts may write there: what one of them exchanges for a link is not followed. Raises OSError then.
+        """
         os.mkdir(self._place(name), 0o700)
-        self._note(name, about)
-        with os.scandir(source) as found:
+        self._note(name, os.fstat(place))
+        with os.scandir(place) as found:
             # Deleted repositories go to `.vcsreplicator`, so that it is copied last.
             entries = sorted(found, key=lambda entry: (entry.name == ".vcsreplicator", entry.name))
         for entry in entries:
             inner = f"{name}/{entry.name}"
             with contextlib.suppress(FileNotFoundError):
                 if entry.is_symlink():
-                    self._add_link(entry.path, inner)
-                elif entry.is_dir() and entry.name == ".hg" and kind is PartKind.ROOT:
-                    with hold_still(source, _PATIENCE):
-                        self._add_tree(entry.path, inner, kind)
+                    self._add_link(place, entry.name, inner)
                 elif entry.is_dir():
-                    self._add_tree(entry.path, inner, kind)
+                    is_locked = entry.name == ".hg" and kind is PartKind.ROOT
+                    locks = hold_still(source, _PATIENCE) if is_locked else contextlib.nullcontext()
+                    with locks, walk(place, [entry.name]) as folder:
+                        self._add_tree(folder, f"{source}/{entry.name}", inner, kind)
                 elif entry.is_file() and not entry.name.endswith("pushlog2.db-journal"):
                     is_pushlog = entry.name == "pushlog2.db" and source.endswith("/.hg")
-                    self._add_file(entry.path, inner, PartKind.DATABASE if is_pushlog else kind)
+                    self._add_file(entry.name, inner, PartKind.DATABASE if is_pushlog else kind, place)
 
-    def _add_link(self, source: str, name: str) -> None:
+    def _add_link(self, place: int, source: str, name: str) -> None:
         if not name.endswith(_LOCKS):
-            target = os.readlink(source)
+            target = os.readlink(source, dir_fd=place)
             os.symlink(target, self._place(name))
-            self._note(name, os.lstat(source), target=target)
+            self._note(name, os.stat(source, dir_fd=place, follow_symlinks=False), target=target)
 
-    def _add_file(self, source: str, name: str, kind: PartKind) -> None:
-        place, about = self._place(name), os.stat(source)
-        if kind is PartKind.DATABASE:
-            copy_database(source, place)
-        elif kind is not PartKind.BLOBS or not _link(source, place):
-            copy_file(source, place)
-        size, sha256 = hash_file(place)
+    def _add_file(self, source: str, name: str, kind: PartKind, place: int | None = None) -> None:
+        """Copy a file; in the open folder `place` a link is not followed."""
+        target = self._place(name)
+        with _open_file(source, place) as file:
+            about = os.fstat(file.fileno())
+            if kind is PartKind.DATABASE and place is not None:
+                _copy_pushlog(file, source, place, target)
+            elif kind is PartKind.DATABASE:
+                copy_database(source, target)
+            elif kind is not PartKind.BLOBS or not _link(file, target):
+                _copy_content(file, target)
+        size, sha256 = hash_file(target)
         self._note(name, about, size=size, sha256=sha256)
 
     def _place(self, name: str) -> str:
@@ -161,16 +182,13 @@ class CopyWriter:
 
 def copy_file(source: str, target: str) -> None:
     """Copy a regular file into a new file that only its owner may read. Raises OSError."""
-    with open(source, "rb", opener=open_linked) as reading:
-        made = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with open(made, "wb") as writing:
-            while chunk := reading.read(_CHUNK):
-                writing.write(chunk)
+    with _open_file(source) as file:
+        _copy_content(file, target)
 
 
 def hash_file(path: str) -> tuple[int, str]:
     """Return size and SHA-256 of a regular file. Raises OSError."""
-    with open(path, "rb", opener=open_linked) as file:
+    with _open_file(path) as file:
         digest = hashlib.file_digest(file, "sha256")
         return file.tell(), digest.hexdigest()
 
@@ -237,12 +255,36 @@ def as_data(manifest: Manifest) -> dict[str, Any]:
     return dataclasses.asdict(manifest)
 
 
-def _link(source: str, target: str) -> bool:
-    """Link a file whose content never changes; return False where that is not possible."""
+def _open_file(path: str, place: int | None = None) -> io.BufferedReader:
+    """Open a regular file, in the open folder `place` without following a link, for the caller to close."""
+    file = open_linked(path, os.O_RDONLY) if place is None else open_regular(path, os.O_RDONLY, place)
+    return open(file, "rb")
+
+
+def _copy_content(file: io.BufferedReader, target: str) -> None:
+    made = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(made, "wb") as writing:
+        while chunk := file.read(_CHUNK):
+            writing.write(chunk)
+
+
+def _copy_pushlog(file: io.BufferedReader, name: str, place: int, target: str) -> None:
+    """Copy the pushlog of a locked repository; SQLite, which follows links, gets copies of it and of its journals alone."""
+    found = f"{target}.found"
+    _copy_content(file, found)
+    for ending in _JOURNALS:
+        with contextlib.suppress(FileNotFoundError), _open_file(name + ending, place) as journal:
+            _copy_content(journal, found + ending)
+    copy_database(found, target)
+    for ending in ("", *_JOURNALS):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(found + ending)
+
+
+def _link(file: io.BufferedReader, target: str) -> bool:
+    """Link an open file whose content never changes; return False where that is not possible."""
     try:
-        os.link(source, target, follow_symlinks=False)
-    except FileNotFoundError:
-        raise
+        os.link(f"/proc/self/fd/{file.fileno()}", target, follow_symlinks=True)
     except OSError:
         return False
     return True
