@@ -31,6 +31,12 @@ class Strike(enum.StrEnum):
     KEY = "given a key"
     RENAME = "renamed"
     DELETE = "deleted"
+    # Of the master, which operators replace by a mirror, or by two at once: its machine is lost, or is cut off and comes back; or
+    # it is handed over, also after a first time that was undone.
+    LOSE_MASTER = "lost, and replaced"
+    CUT_MASTER = "cut off, and replaced"
+    HAND_OVER = "handed over"
+    UNDO_HANDOVER = "handed over, taken back, handed over"
 
     @property
     def needs_write(self) -> bool:
@@ -53,6 +59,12 @@ OTHERS = (
     Strike.DELETE,
     Strike.DELETE,
 )
+OF_MASTER = (Strike.LOSE_MASTER, Strike.CUT_MASTER, Strike.HAND_OVER, Strike.UNDO_HANDOVER)
+# Of a verb that an operator runs.
+OF_OPERATORS_VERBS = (Strike.KILL, Strike.KILL, Strike.KILL_AFTER, Strike.REFUSE, Strike.LOSE_ANSWER, Strike.FREEZE)
+OPERATORS = ("operator-alpha", "operator-beta")
+# How many campaigns of all replace the master.
+OFTEN = 0.25
 # Of a process of which the disk is all that has the history.
 SPARED = {("relay", Strike.LOSE_MACHINE)}
 
@@ -88,7 +100,25 @@ def draw(seed: int, *, steps: int = 500, faults: int = 12) -> Plan:
         fault = _draw_one(chance, steps)
         if (fault.who, fault.strike) not in SPARED:
             found.append(fault)
+    if chance.random() < OFTEN:
+        found = [*filter(_may_precede_promotion, found), *_draw_promotion(chance, steps)]
     return Plan(seed=seed, steps=steps, faults=tuple(sorted(found, key=lambda fault: fault.step)))
+
+
+def _may_precede_promotion(fault: Fault) -> bool:
+    """Whether a fault leaves what a promotion needs: all that the log had is there, and on each mirror's disk."""
+    return fault.strike not in (Strike.LOSE_EVENTS, Strike.LOSE_MACHINE, Strike.RULES)
+
+
+def _draw_promotion(chance: Random, steps: int) -> list[Fault]:
+    step = chance.randrange(steps // 5, steps * 3 // 5)
+    strike, calls = chance.choice(OF_MASTER), chance.randrange(4)
+    kills = [
+        Fault(step=step, strike=chance.choice(OF_OPERATORS_VERBS), who=who, calls=chance.randint(1, 60), steps=20)
+        for who in OPERATORS
+        for _ in range(2)
+    ]
+    return [Fault(step=step, strike=strike, who="master", calls=calls, steps=chance.choice((200, 700, 1500))), *kills]
 
 
 def _draw_one(chance: Random, steps: int) -> Fault:

@@ -10,6 +10,8 @@
 - repeated: a message came again though the destination's position was stored behind it, or its sender knew it was confirmed. A
   notifier that another one overtook may repeat for PROOF seconds since it last wrote, and after those what it was about to send;
 - divergent: at the end a mirror differs from the master;
+- two masters: the log has two events in one place, or one that no master in office accepted. What a replaced master had accepted
+  and not sent, or accepts later, is not promised to anyone.
 - two writers: a process wrote for an identity after a newer process had.
 """
 
@@ -27,6 +29,9 @@ class Kind(enum.StrEnum):
     """What happened."""
 
     ACCEPTED = "accepted"
+    LOGGED = "logged"
+    PROMOTED = "promoted"
+    DECLARED = "declared"
     GATING = "gating"
     SERVED = "served"
     DELIVERED = "delivered"
@@ -74,9 +79,14 @@ class Seen:
 @dataclass(slots=True)
 class _Repository:
     accepted: dict[int, Seen] = field(default_factory=dict)
-    is_deleted: bool = False
+    # The digest of each event that the log took.
+    logged: dict[int, str] = field(default_factory=dict)
     served: dict[str, int] = field(default_factory=dict)
     delivered: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def is_deleted(self) -> bool:
+        return bool(self.accepted) and self.accepted[max(self.accepted)].is_deletion
 
 
 class Checker:
@@ -86,6 +96,8 @@ class Checker:
         self.violations: list[str] = []
         self._destinations = tuple(destinations)
         self._repositories: dict[str, _Repository] = {}
+        # The source of the newest promoted master.
+        self._master: str | None = None
         # Of each mirror: since which step it gates a path, and until which one it did not gate a repository.
         self._gating_since: dict[str, dict[str, float]] = {}
         self._spared_until: dict[str, dict[str, float]] = {}
@@ -101,7 +113,15 @@ class Checker:
         repository = self._repositories.setdefault(seen.repository, _Repository()) if seen.repository else _Repository()
         match seen.kind:
             case Kind.ACCEPTED:
-                repository.accepted[seen.seq], repository.is_deleted = seen, seen.is_deletion
+                if self._master in (None, seen.who):
+                    repository.accepted[seen.seq] = seen
+            case Kind.LOGGED:
+                self._log(repository, seen)
+            case Kind.PROMOTED:
+                self._promote(seen)
+            case Kind.DECLARED:
+                if seen.who != self._master:
+                    self._report(seen, f"two masters: {self._master} was promoted")
             case Kind.GATING:
                 self._gate(seen)
             case Kind.SERVED:
@@ -127,6 +147,21 @@ class Checker:
                 for name in self._destinations:
                     if seen.seq > repository.delivered.get(name, 0):
                         self._report(seen, f"lost: {name} never got it")
+
+    def _log(self, repository: _Repository, seen: Seen) -> None:
+        accepted = repository.accepted.get(seen.seq)
+        if repository.logged.setdefault(seen.seq, seen.digest) != seen.digest:
+            self._report(seen, "two masters: the log had another event there")
+        elif accepted is None or accepted.digest != seen.digest:
+            self._report(seen, "two masters: a former one sent it")
+
+    def _promote(self, seen: Seen) -> None:
+        self._master = seen.who
+        for repository in self._repositories.values():
+            if seen.names:
+                for seq in repository.accepted.keys() - repository.logged.keys():
+                    self._report(repository.accepted[seq], "lost: its master was handed over without it")
+            repository.accepted = {seq: each for seq, each in repository.accepted.items() if seq in repository.logged}
 
     def _deliver(self, repository: _Repository, seen: Seen) -> None:
         last = repository.delivered.get(seen.who, 0)

@@ -194,6 +194,13 @@ class Mirror(Process):
         """Return the sequence of a repository that clients see, or 0."""
         return self.disk[name][1] if name in self.disk else 0
 
+    def list_copies(self) -> list[FoundRepository]:
+        """The repositories in its root, each in the folder that its path has."""
+        return [
+            FoundRepository(folder=f"{self.settings.root}/{each.path}", checkpoint=each, serving=serving)
+            for each, serving in self.disk.values()
+        ]
+
     def _scan(self) -> list[FoundRepository]:
         found = [FoundRepository(folder="/x", checkpoint=each, serving=serving) for each, serving in self.disk.values()]
         return found + [
@@ -246,8 +253,8 @@ class Mirror(Process):
 
     def _heal(self, name: str) -> Trouble | None:
         """Copy what the master has, whether or not it was sent."""
-        outbox = self.stage.outboxes[name]
-        if outbox.is_deleted:
+        outbox = self.stage.outboxes.get(name)
+        if outbox is None or outbox.is_deleted or self.stage.is_master_away:
             return Trouble(reason=Reason.BLOB_MISSING, note="not there", passing=True)
         serving = self.serves(name)
         self.disk[name] = reached(outbox.chain.events[-1], partition=-1, offset=-1), serving

@@ -50,10 +50,12 @@ class Process(ABC):
         self.log: ProcessLog
         self._armed: list[_Armed] = []
         self._is_alive, self._rests_until, self._down_until = False, 0.0, 0
+        # An operator stopped it.
+        self.is_stopped = False
 
     @property
     def can_step(self) -> bool:
-        return not self.is_frozen and self.stage.step >= self._down_until
+        return not self.is_frozen and not self.is_stopped and self.stage.step >= self._down_until
 
     def go(self) -> None:
         """One step, the first of which begins a life."""
@@ -94,6 +96,17 @@ class Process(ABC):
 
     def arm(self, strike: Strike, *, calls: int, steps: int) -> None:
         self._armed.append(_Armed(strike, calls, steps))
+
+    def delay(self, *strikes: Strike) -> None:
+        """Let none of these strikes fall at the next call."""
+        for armed in self._armed:
+            if armed.strike in strikes:
+                armed.calls = max(armed.calls, 2)
+
+    def end(self) -> None:
+        """An operator, or the loss of the machine, ends the process; it begins no life until it is started."""
+        self._is_alive, self.is_stopped = False, True
+        self.free()
 
     def disarm(self) -> None:
         self._armed.clear()

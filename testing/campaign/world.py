@@ -25,17 +25,17 @@ from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
 from notifier.publishing.position import group
 from testing.campaign.aggregator import Aggregator
-from testing.campaign.faults import OF_OPERATORS, Fault, Plan, Strike
+from testing.campaign.faults import OF_MASTER, OF_OPERATORS, Fault, Plan, Strike
 from testing.campaign.history import Kind, Seen, check
 from testing.campaign.master import Master, Relay
 from testing.campaign.mirror import Mirror, SteppedSource
 from testing.campaign.notifier import DESTINATIONS, Notifier
 from testing.campaign.process import Process
-from testing.campaign.stage import PATHS, Stage
+from testing.campaign.promotion import Operator
+from testing.campaign.stage import PARTITIONS, PATHS, Stage
 
 T = TypeVar("T")
 
-PARTITIONS = 2
 # Steps that everything gets, after the last fault, to settle.
 SETTLE = 6000
 
@@ -55,18 +55,29 @@ class World(Stage):
     def __init__(self, plan: Plan, folder: Path) -> None:
         super().__init__(plan)
         self._chance = Random(f"{plan.seed} order")
-        self._log_back_at, self._faults = 0, list(plan.faults)
+        self._log_back_at, self._cut_until, self._faults = 0, 0, list(plan.faults)
         # By step, what takes back an operator's request.
         self._taken_back: list[tuple[int, RosterRequest]] = []
         self.log.create(topics(partitions=PARTITIONS))
         members = tuple(Member(name=name, state=MirrorState.ACTIVE) for name in ("alpha", "beta"))
         self.log.append([NewRecord(topic=ROSTER, key=KEY, value=to_json(Roster(version=1, mirrors=members)))])
-        self.master = Master(self)
-        self.relay = Relay(self, "relay", folder)
+        self._folder = folder
+        master = Master(self, "hg://old")
+        self.source, self.outboxes = master.source, master.outboxes
+        for path in PATHS[:3]:
+            master.create(path)
+        # The masters to which users push, the newest one last.
+        self.reached = [master]
+        self.relay = Relay(self, "relay", folder, master)
         self.mirrors = [Mirror(self, f"mirror-{name}", folder / name) for name in ("alpha", "beta")]
+        self.operators = [
+            Operator(self, f"operator-{mine.mirror}", folder, mine, other, self.relay)
+            for mine, other in (self.mirrors, self.mirrors[::-1])
+        ]
         self.processes: list[Process] = [
             self.relay,
             *self.mirrors,
+            *self.operators,
             *(Aggregator(self, f"aggregator-{number}", folder) for number in (1, 2)),
             *(Notifier(self, f"notifier-{number}", folder) for number in (1, 2)),
         ]
@@ -78,7 +89,8 @@ class World(Stage):
             while self._faults and self._faults[0].step <= self.step and not self.is_calm:
                 self._begin(self._faults.pop(0))
             if not self.is_calm and self._chance.random() < 0.08:
-                self.master.push()
+                for master in self._chance.sample(self.reached, min(1, len(self.reached))):
+                    master.push()
             able = [process for process in self.processes if process.can_step]
             if able:
                 process = self._chance.choice(able)
@@ -110,6 +122,8 @@ class World(Stage):
                 process.clock.advance(seconds)
         if self.is_log_away and self.step >= self._log_back_at:
             self.is_log_away = False
+        if self.relay.is_cut and self.step >= self._cut_until:
+            self._end_cut()
         self._take_back([each for each in self._taken_back if each[0] <= self.step])
 
     def _begin(self, fault: Fault) -> None:
@@ -124,14 +138,51 @@ class World(Stage):
             case strike if strike in OF_OPERATORS:
                 self._change_roster(fault)
             case Strike.RENAME:
-                self.master.rename()
+                for master in self.reached[-1:]:
+                    master.rename()
             case Strike.DELETE:
-                self.master.delete()
+                for master in self.reached[-1:]:
+                    master.delete()
+            case strike if strike in OF_MASTER:
+                self._replace_master(fault)
             case strike:
                 process = next(each for each in self.processes if each.name == fault.who)
                 process.arm(strike, calls=fault.calls, steps=fault.steps)
                 return
         self.see_fault(fault.strike, fault.who)
+
+    def _replace_master(self, fault: Fault) -> None:
+        """Have operators replace the master, at times two at once if it does not hand over."""
+        self.is_master_away = fault.strike in (Strike.LOSE_MASTER, Strike.CUT_MASTER)
+        if fault.strike is Strike.LOSE_MASTER:
+            self.relay.end()
+            self.reached.clear()
+        elif fault.strike is Strike.CUT_MASTER:
+            self.relay.is_cut, self._cut_until = True, self.step + fault.steps
+        first = self._chance.choice((0, 1))
+        for operator in self.operators if self.is_master_away and fault.calls % 2 else [self.operators[first]]:
+            operator.call(fault.strike)
+
+    def _end_cut(self) -> None:
+        if self.source == self.relay.master.source:
+            self.is_master_away = False
+        self.relay.is_cut = False
+
+    def end_service(self) -> None:
+        """The old master's relay and servers are stopped."""
+        self.relay.end()
+        self.reached.clear()
+
+    def start_master(self, master: Master, mirror: Process) -> None:
+        """Start what a promoted master needs; users push to it."""
+        self.source, self.is_master_away = master.source, False
+        for name, outbox in self.outboxes.items():
+            if outbox.is_deleted and not outbox.has_unsent() and name not in master.outboxes:
+                master.outboxes[name] = outbox
+        self.outboxes = master.outboxes
+        self.reached.append(master)
+        self.mirrors = [each for each in self.mirrors if each is not mirror]
+        self.processes.append(Relay(self, f"relay-{mirror.name}", self._folder, master))
 
     def _change_roster(self, fault: Fault) -> None:
         """Ask for a change of the roster, and later for the state before it."""
@@ -154,7 +205,9 @@ class World(Stage):
     def _take_back(self, due: list[tuple[int, RosterRequest]]) -> None:
         for each in [*due]:
             self._taken_back.remove(each)
-            self._ask(each[1])
+            is_promoted = each[1].mirror not in [mirror.mirror for mirror in self.mirrors]
+            if not is_promoted or each[1].verb is not Verb.ACTIVATE:
+                self._ask(each[1])
 
     def _ask(self, request: RosterRequest) -> None:
         self.log.append([NewRecord(topic=ROSTER_REQUESTS, key=request.id, value=to_json(request))])
@@ -173,10 +226,15 @@ class World(Stage):
         end = self.log.ends(NOTICES)[0]
         stored = [self.log.stored(group(name), NOTICES).get(0, 0) for name in DESTINATIONS]
         count = sum(len(outbox.chain.events) for outbox in self.outboxes.values())
-        return min(stored) == end >= count and all(
-            (name not in mirror.disk if outbox.is_deleted else mirror.serves(name) == outbox.chain.events[-1].seq)
-            for mirror in self.mirrors
-            for name, outbox in self.outboxes.items()
+        are_done = not self.relay.is_cut and all(operator.is_stopped for operator in self.operators)
+        return (
+            are_done
+            and min(stored) == end >= count
+            and all(
+                (name not in mirror.disk if outbox.is_deleted else mirror.serves(name) == outbox.chain.events[-1].seq)
+                for mirror in self.mirrors
+                for name, outbox in self.outboxes.items()
+            )
         )
 
 

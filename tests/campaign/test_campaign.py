@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from hgext.vcsreplicator.aggregator.decisions import repository as decisions
-from testing.campaign.faults import Fault, Plan, Strike, draw
+from testing.campaign import master
+from testing.campaign.faults import OF_MASTER, Fault, Plan, Strike, draw
 from testing.campaign.history import Kind
 from testing.campaign.log import ProcessLog, SteppedLog
 from testing.campaign.stage import PATHS
@@ -50,6 +51,30 @@ def test_a_release_without_acks_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(decisions, "is_served", lambda ack, held: True)
     result = run(Plan(seed=1, steps=120, faults=()))
     assert any("early:" in each for each in result.violations), result.violations
+
+
+def replace_master(strike: Strike, *, rivals: bool, seed: int = 5) -> Plan:
+    fault = Fault(step=60, strike=strike, who="master", calls=int(rivals), steps=500)
+    return Plan(seed=seed, steps=200, faults=(fault,))
+
+
+@pytest.mark.parametrize("strike", OF_MASTER)
+def test_a_mirror_becomes_the_master_and_all_goes_on(strike: Strike) -> None:
+    result = run(replace_master(strike, rivals=False))
+    assert [each.who for each in result.history if each.kind is Kind.DECLARED], describe(result)
+    assert not result.violations, describe(result)
+
+
+def test_a_former_master_that_is_not_fenced_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(master, "fork_of_former", lambda newest, source: None)
+    result = run(replace_master(Strike.CUT_MASTER, rivals=False))
+    assert any("two masters:" in each for each in result.violations), result.violations
+
+
+def test_of_two_promotions_one_wins_and_the_other_says_so() -> None:
+    history = run(replace_master(Strike.LOSE_MASTER, rivals=True)).history
+    [winner] = [each.who for each in history if each.kind is Kind.DECLARED]
+    assert any(f"refused: {winner} was promoted meanwhile" in str(each) for each in history)
 
 
 @pytest.mark.more

@@ -108,6 +108,38 @@ def test_a_mirror_that_differs_at_the_end_is_divergent() -> None:
     assert found(push(1), *served(1), got(1), end) == ["divergent: the master is at 1"]
 
 
+def logged(seq: int, **members: object) -> Seen:
+    return push(seq, kind=Kind.LOGGED, **members)
+
+
+def promoted(*names: str, source: str = "new") -> Seen:
+    return Seen(step=20, kind=Kind.PROMOTED, who=source, names=names)
+
+
+def test_what_a_lost_master_had_not_sent_is_not_awaited() -> None:
+    history = push(1), logged(1), push(2), promoted(), push(2, who="new", digest="other"), push(2, who="old")
+    assert found(*history, *served(1, 2), got(1), got(2)) == []
+    assert found(*history[:4], *served(1)) == ["lost: lines never got it"]
+
+
+def test_what_the_log_lacks_of_a_master_that_handed_over_is_lost() -> None:
+    assert found(push(1), promoted("handed over")) == ["lost: its master was handed over without it"]
+
+
+def test_events_of_a_replaced_master_are_those_of_two_masters() -> None:
+    text = "two masters: a former one sent it"
+    assert found(push(1), promoted(), logged(1)) == [text]
+    assert found(promoted(), push(1, who="new", digest="other"), logged(1), is_settled=False) == [text]
+    again = push(1), logged(1), promoted(), logged(1, digest="other")
+    assert found(*again, is_settled=False) == ["two masters: the log had another event there"]
+
+
+def test_two_promotions_that_both_say_to_have_won_are_two_masters() -> None:
+    declared = Seen(step=30, kind=Kind.DECLARED, who="new")
+    assert found(promoted(), declared) == []
+    assert found(promoted(), promoted(source="newer"), declared) == ["two masters: newer was promoted"]
+
+
 def test_a_write_after_that_of_a_newer_process_is_one_of_two_writers() -> None:
     wrote = Seen(step=9, kind=Kind.WROTE, who="aggregator", turn=2)
     assert found(wrote, replace(wrote, turn=1)) == ["two writers: a newer process wrote before"]
