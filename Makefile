@@ -47,7 +47,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export HYPOTHESIS_NO_PLUGINS := 1
 
 .SILENT:
-.PHONY: demo venv test test-all test-versions faults check $(CHECKS) format bench docs man dist deb lock clean
+.PHONY: demo venv test test-all test-versions faults mutants check $(CHECKS) format bench docs man dist deb lock clean
 
 demo: venv
 	$(BIN)/vcsreplicator demo
@@ -100,6 +100,11 @@ test-versions: $(VENV)/installed-for-tests
 # `make faults SEED=7`: the campaign of a seed (tests/README.md); with `SEEDS=100` so many from there on.
 faults: $(VENV)/installed-for-tests
 	export TMPDIR=$${TMPDIR:-$(MEMORY)}; $(BIN)/python -m testing.campaign --seed $(or $(SEED),1) --seeds $(or $(SEEDS),1)
+
+# `make mutants SEED=7 SAMPLE=300`: which changes of what decides no test near it notices; `ONLY=window` of one module.
+mutants: $(VENV)/installed-for-tests
+	export TMPDIR=$${TMPDIR:-$(MEMORY)}; $(BIN)/python -m testing.mutants --seed $(or $(SEED),1) --sample $(or $(SAMPLE),300) \
+		--only "$(ONLY)"
 
 # Style, types, tests and the documentation's site, side by side: a developer waits for the result.
 check: $(VENV)/installed-for-tests
