@@ -131,3 +131,20 @@ def test_events_that_were_neither_seen_nor_kept_are_named(seen: int | None, miss
 
 def test_where_nothing_is_kept_nothing_is_named() -> None:
     assert send_again(Box(first=None), None) is None
+
+
+def test_a_mark_of_the_present_history_needs_an_aggregator_that_saw_it(tmp_path: Path) -> None:
+    box = Outbox(Folder(str(tmp_path)))
+    box.append(Transaction(), following(before_first_event("x", 1), 2))
+    box.mark_sent(next(box.unsent()).sent())
+    assert has_lost(MemoryLog(), box, None)
+
+
+def test_only_an_event_that_retention_removed_stands_unread() -> None:
+    log = MemoryLog()
+    log.create(topics())
+    partition, offset = log.append([NewRecord(topic=EVENTS, key="x", value=b"", headers={ID: EVENT})])[0]
+    wanted = {partition: EventPlace(id="c" * 32, offset=offset)}
+    assert find_standing(log, wanted, beginnings={}) == set()
+    log.expire(EVENTS, partition)
+    assert find_standing(log, wanted) == {partition}

@@ -14,7 +14,7 @@ from hgext.vcsreplicator.outbox import file as outbox_file
 from hgext.vcsreplicator.outbox.bundles import Bundle
 from hgext.vcsreplicator.outbox.entry import Entry, MirrorNeeds, NewestEvent, before_first_event, new_id
 from hgext.vcsreplicator.outbox.file import Fork, Outbox, SentMark, TornRecord
-from hgext.vcsreplicator.outbox.folder import Store, read_file
+from hgext.vcsreplicator.outbox.folder import Store, read_file, remove_folder
 from hgext.vcsreplicator.outbox.forks import fork_behind, fork_between
 from hgext.vcsreplicator.words import digest
 from hgext.vcsreplicator.words.errors import MalformedEvent
@@ -404,3 +404,48 @@ def test_a_damaged_size_of_a_bundle_counts_as_not_known(box, tmp_path, size, exp
     (tmp_path / "outbox-e.size.log").write_bytes(size)
     with box.bundles.opened("e") as stored:
         assert (b"".join(stored), stored.unpacked) == (b"content", expected)
+
+
+def test_a_bundle_is_there_once_it_is_stored(box):
+    assert box.bundles.has("e") is False
+    box.bundles.store("e", Bundle(iter([b"content"]), unpacked=1))
+    assert box.bundles.has("e") is True
+
+
+def test_an_outbox_ends_only_at_the_mark_of_its_newest_event(box):
+    box.append(Transaction(), entries(2))
+    first, last = (place.sent() for place in box.unsent())
+    assert [box.ends_at(first), box.ends_at(last)] == [False, True]
+    assert box.ends_at(replace(last, segment=2)) is False
+
+
+def test_where_nothing_is_preallocated_the_size_tells_the_end(box, tmp_path, monkeypatch):
+    box.append(Transaction(), entries(1))
+    (last,) = (place.sent() for place in box.unsent())
+    os.truncate(tmp_path / "outbox.0001.log", last.end)
+    monkeypatch.setattr(box, "_open_segment", None)
+    assert box.ends_at(last) is True
+
+
+def test_an_empty_outbox_has_no_names_for_a_log_line(box):
+    assert box.names() == {}
+    made = entries(2)
+    box.append(Transaction(), made)
+    assert box.names()["seq"] == 1
+    box.mark_sent(list(box.unsent())[-1].sent())
+    assert box.names()["seq"] == 2
+
+
+def test_a_damaged_event_fits_its_mark_where_a_record_ends_there(box):
+    box.append(Transaction(), entries(3))
+    places = list(box.unsent())
+    break_one(box, places[1])
+    assert box.fits(places[1].sent())
+
+
+def test_the_removal_of_a_folder_leaves_no_file_open(tmp_path):
+    (tmp_path / "above" / "folder").mkdir(parents=True)
+    before = os.listdir("/proc/self/fd")
+    remove_folder(str(tmp_path), str(tmp_path / "above" / "folder"))
+    assert not (tmp_path / "above" / "folder").exists()
+    assert len(os.listdir("/proc/self/fd")) == len(before)

@@ -225,6 +225,15 @@ def test_one_transaction_announces_no_more_bytes_than_a_log_takes_in_time(monkey
     assert len(sizes) > 1
 
 
+def test_the_connection_of_an_event_counts_in_the_bytes_of_a_transaction() -> None:
+    sizes = []
+    for connection in ("", "c" * 500):
+        fed = FedAggregation("alpha")
+        fed.event(*Chain("x").take(1), headers={wire.CONNECTION: connection})
+        sizes.append(fed.aggregation.batch().size)
+    assert sizes[1] - sizes[0] == 500
+
+
 def test_each_stream_names_its_own_notice_before() -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
     chain.next()

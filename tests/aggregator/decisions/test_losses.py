@@ -460,3 +460,12 @@ def test_an_event_behind_an_announced_successor_stays_lost() -> None:
     assert fed.commit() == [3]
     assert fed.event(chain.events[1]) == [RecordOutcome.REPEAT]
     assert (fed.commit(), fed.aggregation.lost) == ([], {chain.repository: 1})
+
+
+def test_a_repository_that_lacks_nothing_has_lost_nothing() -> None:
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(2))
+    fed.aggregation.events.lose(chain.repository, fed.now)
+    fed.commit()
+    assert fed.errors == []
+    assert not fed.state(chain).noticed

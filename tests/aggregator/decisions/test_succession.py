@@ -8,7 +8,7 @@ import pytest
 from hgext.vcsreplicator.aggregator.alarms import SUCCESSOR, SUCCESSORS, alarms, survey
 from hgext.vcsreplicator.aggregator.decisions.deciding import LOST_PATIENCE
 from hgext.vcsreplicator.aggregator.decisions.repository import Repository
-from hgext.vcsreplicator.aggregator.decisions.succession import DEPARTURE_PATIENCE
+from hgext.vcsreplicator.aggregator.decisions.succession import DEPARTURE_PATIENCE, _is_first_there
 from hgext.vcsreplicator.aggregator.session import Session
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.log import ACKS, STATE, NewRecord, topics
@@ -20,6 +20,7 @@ from hgext.vcsreplicator.words.unexpected import UnexpectedError
 from testing.builders.aggregator.aggregating import ask, send
 from testing.builders.aggregator.chains import Chain
 from testing.builders.aggregator.fed_aggregation import FedAggregation
+from testing.builders.aggregator.states import some_state
 from testing.builders.log.memorylog import MemoryLog
 from testing.clock import HandClock
 
@@ -386,3 +387,29 @@ def test_a_push_waits_for_no_other_repository_after_the_first_notice() -> None:
     fed.event(old.next(), new.next())
     fed.ack(new.ack("alpha", 2))
     assert fed.commit() == [2]
+
+
+def test_a_successor_of_an_unread_predecessor_asks_for_a_look() -> None:
+    fed, successor = FedAggregation("alpha"), Chain("x", generation=2)
+    assert fed.aggregation.succession.is_unproven is False
+    fed.aggregation.succession.has_untaken = True
+    fed.event(successor.next())
+    fed.ack(successor.ack("alpha", 1, 0))
+    fed.commit()
+    assert fed.state(successor).released == 0
+    assert fed.aggregation.succession.is_unproven is True
+
+
+@pytest.mark.parametrize(
+    ("seq", "kind", "is_first"),
+    [
+        (1, Type.SYNC, True),
+        (2, Type.SYNC, False),
+        (2, Type.CHANGED, False),
+        (2, Type.CREATED, True),
+        (2, Type.RENAMED, True),
+    ],
+)
+def test_only_the_first_event_at_a_path_may_wait_for_others(seq: int, kind: Type, *, is_first: bool) -> None:
+    event = replace(Chain("x").next(), seq=seq, type=kind)
+    assert _is_first_there(some_state(seq=1, noticed=0), event) is is_first

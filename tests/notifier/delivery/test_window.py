@@ -365,3 +365,35 @@ def test_any_course_of_events_keeps_order_and_settles_everything(
 
 def _numbered(paths: list[str]) -> list[tuple[str, int]]:
     return [(path, paths[: index + 1].count(path)) for index, path in enumerate(paths)]
+
+
+def test_a_window_is_idle_only_if_it_is_empty_and_may_send() -> None:
+    window = a_window()
+    assert window.idle(0.0)
+    fill(window, "x")
+    assert not window.idle(0.0)
+    [delivery] = window.next(0.0)
+    window.confirm(delivery.number)
+    window.down(0.0, 0.5)
+    assert not window.idle(0.0)
+    assert window.idle(100.0)
+    window.paused = True
+    assert not window.idle(100.0)
+
+
+@pytest.mark.parametrize("name", ["in_flight", "held", "attempts"])
+def test_patience_takes_every_number_up_to_its_limits(name: str) -> None:
+    for number in (1, 1_000_000):
+        assert getattr(Patience(**{name: number}), name) == number  # type: ignore[arg-type]
+    for number in (0, 1_000_001):
+        with pytest.raises(ValueError, match=name):
+            Patience(**{name: number})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "least", "most"), [("factor", 1, 100), ("jitter", 0, 1), ("first", 0.001, 8.0)])
+def test_retry_takes_every_number_up_to_its_limits(name: str, least: float, most: float) -> None:
+    for number in (least, most):
+        Patience(retry=replace(STEADY, **{name: number}))  # type: ignore[arg-type]
+    for number in (least - 0.0001, most + 1):
+        with pytest.raises(ValueError, match=name if name != "first" else "retry"):
+            Patience(retry=replace(STEADY, **{name: number}))  # type: ignore[arg-type]

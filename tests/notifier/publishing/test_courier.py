@@ -232,6 +232,23 @@ def test_machine_in_trouble_is_no_fault_of_the_message(turns: Turns, trouble: Ex
     assert turns.log.records(ERRORS) == []
 
 
+def test_machine_in_trouble_while_a_message_is_made_is_no_fault_of_the_notice(
+    turns: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    troubles = [MemoryError()]
+
+    def failing(notice: Notice, *rest: Any) -> tuple[notifier_message.Message, ...]:
+        if troubles:
+            raise troubles.pop()
+        return notifier_message.messages(notice, *rest)
+
+    monkeypatch.setattr(decoding, "messages", failing)
+    publish_pushes(turns.log, "x", 1, 2)
+    turns.take(50)
+    assert turns.destination.told("x") == [1, 2]
+    assert turns.log.records(ERRORS) == []
+
+
 def test_message_that_is_refused_is_not_settled_until_its_reject_is_kept(turns: Turns) -> None:
     turns.destination.answer = lambda message: Rejected("no") if message.sequence == 1 else None
     publish_pushes(turns.log, "x", 1, 2)
