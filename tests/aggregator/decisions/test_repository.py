@@ -243,3 +243,11 @@ def test_a_record_is_behind_a_newer_version_whichever_was_read_first() -> None:
     for offset in (5, 3, 7):
         repository.hold_newer(record_at(offset))
     assert [offset for offset in range(9) if repository.is_behind_newer(record_at(offset))] == [3, 4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("released", [0, 2])
+def test_a_mirror_without_a_level_serves_not_even_the_first_event(released: int) -> None:
+    chain = Chain("x")
+    chain.take(2)
+    repository = held(chain, *map(stored, chain.events), released=released, noticed=0)
+    assert repository.count_unserved("alpha") == 2

@@ -59,6 +59,11 @@ def test_reading_goes_on_behind_the_level_that_came_from_the_log() -> None:
     assert following.find_resume_offset(note(Reason.LOCKED)) == 42
 
 
+def test_reading_goes_on_behind_a_level_from_the_first_record_too() -> None:
+    following = following_of("1" * 32, "a", checkpoint=replace(CHECKPOINT, partition=3, offset=0))
+    assert following.find_resume_offset(note(Reason.LOCKED)) == 1
+
+
 def test_after_a_snapshot_reading_goes_on_where_the_note_says() -> None:
     assert following_of("1" * 32, "a", checkpoint=CHECKPOINT).find_resume_offset(note(Reason.GAP)) == 7
     assert following_of("1" * 32, "a").find_resume_offset(note(Reason.GAP)) == 7

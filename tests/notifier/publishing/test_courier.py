@@ -493,6 +493,14 @@ def test_a_pause_takes_effect_before_the_log_has_its_answer(turns: Turns) -> Non
     assert turns.state.requests.read(number).result == "paused"
 
 
+def test_a_turn_begins_with_what_operators_ask(turns: Turns) -> None:
+    turns.ask(Kind.PAUSE)
+    publish_pushes(turns.log, "x", 1, 1)
+    turns.loop.turn()
+    assert turns.loop.window.paused
+    assert turns.destination.got == []
+
+
 def test_a_skip_outlives_the_notifiers_file(turns: Turns) -> None:
     turns.destination.answer = lambda message: Unavailable("no") if message.sequence == 1 else None
     publish_pushes(turns.log, "x", 1, 1)
