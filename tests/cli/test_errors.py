@@ -140,7 +140,7 @@ def test_a_reject_without_its_message_hinders_no_other_of_its_type(log: Log, tmp
     kept = from_json(ErrorRecord, a_reject(a_raw({"number": 2})).value or b"")
     log.append([NewRecord(topic=ERRORS, key=None, value=to_json(replace(kept, value="")))])
     done = errors(tmp_path, "retry", "--type", "schema", "--yes")
-    assert done.stdout == "submitted 1 again; 1 others may not be: errors retry 1 says why\n"
+    assert done.stdout == "submitted 1 again; cannot submit 1: errors retry 1 says why\n"
     assert [json.loads(raw.payload)["number"] for raw in submitted(log)] == [1]
 
 
@@ -242,9 +242,9 @@ def test_what_cannot_be_submitted_again_is_refused_with_the_reason(log: Log, tmp
 @pytest.mark.parametrize(
     ("uri", "attributes", "reason"),
     [
-        (HGPUSH, {ORIGIN: NOTIFIER}, "it is of the notifier, which sends the push again by vcsreplicator replay"),
-        (HGPUSH, {}, "only the notifier writes eng-workflow.hgpush, says edge.reserved"),
-        (HGPUSH.replace("eng", "ENG"), {}, "only the notifier writes ENG-workflow.hgpush, says edge.reserved"),
+        (HGPUSH, {ORIGIN: NOTIFIER}, "the notifier wrote it; send the push again with: vcsreplicator replay"),
+        (HGPUSH, {}, "edge.reserved lets only the notifier write eng-workflow.hgpush"),
+        (HGPUSH.replace("eng", "ENG"), {}, "edge.reserved lets only the notifier write ENG-workflow.hgpush"),
         (HGPUSH.replace("1/", "x/"), {}, "uri: expected /submit/NAMESPACE/TYPE/VERSION/ID with a UUID as ID"),
         (f"/submit/a/b/1/{ID}", {"remote_addr": "192.0.2.1"}, None),
     ],
@@ -260,7 +260,7 @@ def test_a_forged_reject_submits_no_more_than_the_edge_takes(
     done = errors(tmp_path, "retry", "0", "--yes")
     if reason is not None:
         assert str(done.exception) == f"error 0 cannot be submitted again: {reason}"
-        assert errors(tmp_path, "retry", "--type", "schema", "--yes").stdout.startswith("submitted 0 again; 1 others")
+        assert errors(tmp_path, "retry", "--type", "schema", "--yes").stdout.startswith("submitted 0 again; cannot submit 1")
         assert not submitted(log)
     else:
         [again] = submitted(log)
@@ -295,7 +295,7 @@ def test_a_record_that_no_decoder_wrote_submits_and_hinders_nothing(
     keep(log, wrong := a_raw({"number": 1}))
     before = log.ends(NOTICES)
     done = errors(tmp_path, "retry", "--type", "schema", "--yes")
-    assert done.stdout == "submitted 1 again; 1 others may not be: errors retry 0 says why\n"
+    assert done.stdout == "submitted 1 again; cannot submit 1: errors retry 0 says why\n"
     assert [again.payload for again in submitted(log)] == [wrong.payload]
     assert reason in str(errors(tmp_path, "retry", str(log.beginnings(ERRORS)[0]), "--yes").exception)
     assert log.ends(NOTICES) == before
@@ -312,7 +312,7 @@ def test_rejects_of_the_decoders_queue_return_to_it_and_no_others(log: Log, tmp_
     put(url, "raw", b"earlier")
     assert "would submit 1" in errors(tmp_path, "retry", "--type", "schema").stdout
     assert waiting(url, "raw") == 1
-    assert errors(tmp_path, "retry", "--type", "schema", "--yes").stdout.startswith("submitted 1 again; 2 others")
+    assert errors(tmp_path, "retry", "--type", "schema", "--yes").stdout.startswith("submitted 1 again; cannot submit 2")
     again = take_lines(url, "raw")[-1]
     assert again.payload == wrong[0].payload
     assert again.attributes.items() <= wrong[0].attributes.items()

@@ -115,7 +115,7 @@ def retry(config: Config, numbers: tuple[int, ...], kind: str | None, yes: bool)
                 _submit(config, settings, log, batch)
     summary = f"{'submitted' if yes else 'would submit'} {len(found)} again{'' if yes else ' (--yes does it)'}"
     if refused:
-        summary += f"; {len(refused)} others may not be: errors retry {refused[-1]} says why"
+        summary += f"; cannot submit {len(refused)}: errors retry {refused[-1]} says why"
     click.echo(summary)
 
 

@@ -73,12 +73,12 @@ def find_obstacle(record: ErrorRecord, settings: DecodeSettings, reserved: Colle
     if raw is None:
         return "its message was not kept"
     if ORIGIN in raw.attributes:
-        return "it is of the notifier, which sends the push again by vcsreplicator replay"
+        return "the notifier wrote it; send the push again with: vcsreplicator replay"
     try:
         uri, args = raw.attributes.get("uri", ""), raw.attributes.get("args", "")
         submission = parse_uri(uri, args, without_id=settings.without_id)
     except WrongUri as error:
         return str(error)
     if submission.is_of(reserved):
-        return f"only the notifier writes {submission.namespace}.{submission.type}, says edge.reserved"
+        return f"edge.reserved lets only the notifier write {submission.namespace}.{submission.type}"
     return None
