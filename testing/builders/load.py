@@ -27,13 +27,14 @@ PATIENCE = 120.0
 class Accepted:
     """A push of which the pusher was told that it is in: repository, the new head, how many attempts were cut short before.
 
-    `is_recorded` says that the pusher was told that the log has it, too.
+    `is_recorded` says that the pusher was told that the log has it, too, `is_kept` that it is kept and will be sent.
     """
 
     repository: str
     head: str
     attempts: int
     is_recorded: bool
+    is_kept: bool = False
 
 
 @dataclass(slots=True)
@@ -110,8 +111,9 @@ class Pusher(threading.Thread):
                 continue
             if code == 0 or (code == 1 and "no changes found" in output and "abort:" not in output):
                 is_recorded = "recorded push in replication log" in output
+                is_kept = "is kept and will be sent" in output
                 self._load.accepted.append(
-                    Accepted(repository=name, head=head, attempts=attempts, is_recorded=is_recorded)
+                    Accepted(repository=name, head=head, attempts=attempts, is_recorded=is_recorded, is_kept=is_kept)
                 )
                 return
             if "hg recover" in output:

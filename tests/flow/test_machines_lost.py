@@ -6,27 +6,17 @@ notifier is alone in namespaces of its own, so that no other process sees it end
 5 a second over 20 repositories.
 """
 
-import itertools
-import json
 import os
-import shutil
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hgext.vcsreplicator.log import STATE, Log
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.status.follower import read_picture
-from hgext.vcsreplicator.words.roster import MirrorState
-from testing.builders.cluster import Cluster
-from testing.builders.load import Load, Pusher, create
+from testing.builders.installation import PATIENCE, Installation, kill_all
+from testing.builders.load import create
 from testing.checks import agreement, checker
 from testing.faults.campaign import announced, told_in_order
 from testing.services.guard import descendants
@@ -37,176 +27,10 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 PUSHES = int(os.environ.get("VCSREPLICATOR_TEST_PUSHES", "60"))
 REPOSITORIES, PER_SECOND = (20, 5.0) if PUSHES >= 1000 else (3, 1.0)
-PUSHERS = 3
 LOSSES = 6
-PATIENCE = 180.0
 
 # Seconds without notices that the loss of a service may cost: `takeover-after`, and what the other one needs to begin.
 TAKEOVER = 15.0
-
-
-class Paced(Pusher):
-    """A pusher that takes turns with others, PER_SECOND of them; `began` has when each head was pushed first."""
-
-    def __init__(self, first: float, turns: Iterator[int], began: dict[str, float], *given: Any) -> None:
-        super().__init__(*given)
-        self._first, self._turns, self._began = first, turns, began
-
-    def _work(self, name: str, clone: Path) -> str:
-        time.sleep(max(0.0, self._first + next(self._turns) / PER_SECOND - time.monotonic()))
-        head = super()._work(name, clone)
-        self._began[head] = time.monotonic()
-        return head
-
-
-@dataclass(slots=True)
-class Consumer:
-    """Reads the lines of these files as they come; `arrived` has the time of each."""
-
-    files: list[Path]
-    began: dict[str, float]
-    arrived: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
-    over: threading.Event = field(default_factory=threading.Event)
-    _read: dict[Path, int] = field(default_factory=dict)
-
-    def follow(self) -> None:
-        while not self.over.wait(0.02):
-            self.look()
-
-    def look(self) -> list[dict[str, Any]]:
-        """Read what is new; all lines so far."""
-        for path in self.files:
-            with suppress(FileNotFoundError), path.open("rb") as file:
-                file.seek(self._read.get(path, 0))
-                *lines, rest = file.read().split(b"\n")
-                self._read[path], now = file.tell() - len(rest), time.monotonic()
-                self.arrived += [(now, json.loads(line)) for line in lines]
-        return [line for _, line in self.arrived]
-
-    def gap(self, since: float) -> float:
-        """Seconds between the last message before a loss, and the first of a push that began after it."""
-
-        def later() -> float | None:
-            found = ((at, head) for at, line in self.arrived for head in line["data"].get("heads", ()))
-            return next((at for at, head in found if self.began.get(head, 0.0) > since), None)
-
-        before = max(at for at, _ in self.arrived if at <= since)
-        return eventually(later, "a message of a later push", timeout=PATIENCE) - before
-
-
-class Installation:
-    """A cluster whose aggregators and notifiers have machines, with pushers and a consumer at work."""
-
-    def __init__(self, kafka: KafkaCluster, folder: Path) -> None:
-        self.kafka = kafka
-        self.cluster = Cluster(folder, "--log", kafka.url)
-        self.names = [f"repository-{number}" for number in range(REPOSITORIES)]
-        self.load, self.began = Load(), dict[str, float]()
-        self.consumer = Consumer([self.cluster.notices], self.began)
-        self.pushers: list[Paced] = []
-        services = self.cluster.about["services"]
-        self._alone = {role: services.pop(role) for role in ("aggregator", "notifier")}
-        self.prepare(1)
-
-    def prepare(self, number: int) -> list[str]:
-        """Give the aggregator and the notifier of this number their machines; the roles."""
-        made = {f"{role}-{number}": service for role, service in self._alone.items()}
-        self.cluster.about["services"] |= {name: self._on_a_machine(name, service) for name, service in made.items()}
-        return list(made)
-
-    def _on_a_machine(self, name: str, service: dict[str, Any]) -> dict[str, Any]:
-        folder = self.cluster.folder / "machines" / name
-        folder.mkdir(parents=True)
-        config, common = folder / "vcsreplicator.toml", self.cluster.config.read_text()
-        lines = common.replace(f"{self.cluster.folder}/notifier.db", f"{folder}/notifier.db").splitlines()
-        config.write_text("\n".join(line for line in lines if not line.startswith("aggregator = ")))
-        alone = ["--user", "--map-root-user", "--pid", "--mount-proc", "--uts", "--fork", "--kill-child"]
-        start = ["sh", "-c", f'hostname {name} && exec "$@"', "sh"]
-        argv = [str(config) if word == str(self.cluster.config) else word for word in service["argv"]]
-        return {**service, "argv": ["unshare", *alone, *start, *argv]}
-
-    @contextmanager
-    def pushing(self) -> Iterator[None]:
-        """Push until the block is over and PUSHES pushes were made."""
-        stop, start, turns = threading.Event(), time.monotonic(), itertools.count()
-        for number in range(PUSHERS):
-            given = (self.cluster, self.names[number::PUSHERS], self.load, stop, f"machines-{number}")
-            self.pushers.append(Paced(start, turns, self.began, *given))
-        reading = threading.Thread(target=self.consumer.follow)
-        for thread in (reading, *self.pushers):
-            thread.start()
-        try:
-            yield
-            self.wait_for_pushes(LOSSES)
-        finally:
-            stop.set()
-            for pusher in self.pushers:
-                pusher.join()
-            self.consumer.over.set()
-            reading.join()
-
-    def wait_for_pushes(self, part: int) -> None:
-        """Wait until so many sixths of the pushes were accepted."""
-        wanted = PUSHES * part / LOSSES
-        eventually(lambda: len(self.load.accepted) >= wanted or self.load.failed, "pushes", timeout=2 * PATIENCE)
-        assert not self.load.failed
-
-    def lose(self, *roles: str, folder: Path) -> float:
-        """Kill all processes of a machine, and remove its folder; the time of the loss."""
-        since = time.monotonic()
-        for pid in map(self.cluster.pid, roles):
-            kill_all([pid, *descendants(pid)])
-        self.cluster.kill(*roles)
-        shutil.rmtree(folder.rename(folder.with_name(f"lost-{folder.name}")), ignore_errors=True)
-        return since
-
-    def act(self) -> None:
-        """Rename, strip and delete under the pushes."""
-        old, new = self.names[0], "renamed-0"
-        here, stripped, deleted = (self.cluster.repository(name) for name in (old, self.names[2], "deleted-2"))
-        self.cluster.hg("-R", here, "replicaterename", "--yes", self.cluster.repository(new), on_master=True)
-        hgrc = self.cluster.folder / "work" / old / ".hg/hgrc"
-        hgrc.write_text(f"[paths]\ndefault = {self.cluster.master_url}{new}\n")
-        self.names[0] = new
-        self.cluster.hg("-R", stripped, "strip", "--no-backup", "tip", "--config", "extensions.strip=", on_master=True)
-        self.cluster.hg("-R", deleted, "replicatedelete", "--yes", on_master=True)
-
-    def run(self, *arguments: str) -> None:
-        done = self.cluster.cli(*arguments)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    def fill_again(self, name: str, log: Log) -> None:
-        """Bring a mirror back, whose machine was lost."""
-        (self.cluster.folder / "repos" / name).mkdir()
-        self.run("bootstrap", name)
-        self.cluster.start(f"mirror-{name}", f"web-{name}")
-
-        eventually(
-            lambda: (mirror := read_picture(log).roster.mirror(name)) and mirror.state is MirrorState.ACTIVE,
-            f"{name} is active",
-            timeout=PATIENCE,
-        )
-
-    def promote(self, log: Log) -> float:
-        """Make alpha the master once it has all that the log has; the time of the command that did it."""
-        eventually(lambda: not read_picture(log).measure_lags("alpha"), "alpha is caught up", timeout=PATIENCE)
-        self.cluster.stop("mirror-alpha", "web-alpha")
-        self.cluster.move_master(self.cluster.folder / "repos/alpha")
-
-        def tried() -> float | None:
-            begun, done = time.monotonic(), self.cluster.cli("promote", "alpha", "--yes")
-            assert done.returncode == 0 or "wait 60 s" in done.stdout + done.stderr, done.stdout + done.stderr
-            return begun if done.returncode == 0 else None
-
-        begun = eventually(tried, "the promotion", timeout=PATIENCE, every=2.0)
-        self.cluster.start("relay", "web-master")
-        return begun
-
-
-def kill_all(pids: list[int]) -> None:
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.timeout(1800)
@@ -215,7 +39,7 @@ def test_whatever_machine_is_lost_each_recorded_push_is_told_in_order(
 ) -> None:
     with KafkaCluster() as kafka, open_log(kafka.url, creates=True) as log:
         log.create(checker.remembering_topics())
-        here = Installation(kafka, tmp_path)
+        here = Installation(kafka, tmp_path, pushes=PUSHES, repositories=REPOSITORIES, per_second=PER_SECOND)
         with here.cluster as cluster:
             gaps = lose_each(here, log)
             agreement.settle(cluster, log, here.names, timeout=PATIENCE)
@@ -243,21 +67,21 @@ def lose_each(here: Installation, log: Log) -> dict[str, float]:
     gaps = {}
     cluster.start(*here.prepare(2))
     with here.pushing():
-        here.wait_for_pushes(1)
+        here.wait_for_pushes(1 / LOSSES)
         for part, role in enumerate(("aggregator", "notifier"), 2):
             gaps[role] = gap(here.lose(f"{role}-1", folder=cluster.folder / f"machines/{role}-1"))
-            here.wait_for_pushes(part)
+            here.wait_for_pushes(part / LOSSES)
         here.act()
         broker, since = here.kafka.brokers[here.kafka.leader(STATE)], time.monotonic()
         broker.kill()
         gaps["broker"] = gap(since)
         broker.start()
-        here.wait_for_pushes(4)
+        here.wait_for_pushes(4 / LOSSES)
         since = here.lose("mirror-beta", "web-beta", folder=cluster.folder / "repos/beta")
         here.run("roster", "deactivate", "beta", "--yes")
         gaps["mirror"] = gap(since)
         here.fill_again("beta", log)
-        here.wait_for_pushes(5)
+        here.wait_for_pushes(5 / LOSSES)
         since = here.lose("relay", "web-master", folder=cluster.master_root)
         for pusher in here.pushers:
             kill_all(descendants(pusher.developer.pid) if pusher.developer.pid else [])

@@ -21,6 +21,7 @@ from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.records import Notice, ServiceReport
 from hgext.vcsreplicator.words.shape import from_json
 from notifier.publishing.position import group
+from testing.builders.installation import PATIENCE, Installation
 from testing.builders.load import create
 from testing.checks import agreement, checker
 from testing.faults.campaign import announced, told_in_order
@@ -31,10 +32,10 @@ from testing.services.guard import signal_all, stand_still
 from testing.services.kafka.batches import find_older_writers, find_returned_writers, read_batches
 from testing.services.kafka.cluster import KafkaCluster
 from testing.waiting import eventually
-from tests.flow.test_machines_lost import PATIENCE, Installation
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
+PUSHES = 60
 HOUR = 3600.0
 # Seconds for which a process is stopped, or its network cut: both longer than `takeover-after`.
 STOPPED, CUT = 60.0, 30.0
@@ -50,7 +51,7 @@ class Faulty(Installation):
     def __init__(self, kafka: KafkaCluster, folder: Path, opened: ExitStack) -> None:
         self._opened, self._ports = opened, [broker.port for broker in kafka.brokers.values()]
         self.networks: dict[str, Network] = {}
-        super().__init__(kafka, folder)
+        super().__init__(kafka, folder, pushes=PUSHES, repositories=3, per_second=1.0)
         self.consumer.files = [folder / "machines" / f"notifier-{number}" / "notices.jsonl" for number in (1, 2)]
 
     def _on_a_machine(self, name: str, service: dict[str, Any]) -> dict[str, Any]:
@@ -139,7 +140,7 @@ def test_whatever_stops_the_active_service_never_do_two_write(tmp_path: Path, to
         create(cluster, here.names)
         cluster.start(*here.prepare(2))
         with here.pushing():
-            here.wait_for_pushes(1)
+            here.wait_for_pushes(1 / 6)
             repeatable = [at for role in ("aggregator", "notifier") for at in bring_faults(here, log, role, told)]
         agreement.settle(cluster, log, here.names, timeout=PATIENCE)
         recorded = [each for each in here.load.accepted if each.is_recorded]

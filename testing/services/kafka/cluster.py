@@ -69,6 +69,18 @@ class KafkaCluster:
         with KafkaAdminClient(bootstrap_servers=self._bootstrap()) as admin:
             return int(admin._manager.run(admin._find_coordinator_id, name, kind))
 
+    def controller(self) -> int:
+        """The broker that is the active controller."""
+        with KafkaAdminClient(bootstrap_servers=self._bootstrap()) as admin:
+            [quorum] = admin.describe_metadata_quorum()["topics"][0]["partitions"]
+        return int(quorum["leader_id"])
+
+    def is_in_sync(self) -> bool:
+        """Whether each partition has all its copies, as an administrator makes sure of before the next broker stops."""
+        with KafkaAdminClient(bootstrap_servers=self._bootstrap()) as admin:
+            partitions = [entry for topic in admin.describe_topics() for entry in topic["partitions"]]
+        return all(len(entry["isr_nodes"]) == len(entry["replica_nodes"]) for entry in partitions)
+
     def _bootstrap(self) -> list[str]:
         return [broker.bootstrap for broker in self.brokers.values()]
 
