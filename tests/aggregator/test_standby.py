@@ -77,9 +77,10 @@ def active(log: MemoryLog) -> str | None:
 
 
 def stands_by(log: MemoryLog, host: str) -> bool | None:
-    """What the aggregator on this host reports; None if it withdrew that."""
-    value = [record.value for record in log.records(SERVICES) if record.key == f"{AGGREGATOR_KEY}{host}"][-1]
-    return from_json(ServiceReport, value).is_standby if value is not None else None
+    """What the aggregator on this host reports, once it has reported; None if it withdrew that."""
+    key = f"{AGGREGATOR_KEY}{host}"
+    values = eventually(lambda: [record.value for record in log.records(SERVICES) if record.key == key], "a report")
+    return from_json(ServiceReport, values[-1]).is_standby if values[-1] is not None else None
 
 
 def beat_of(instance: str | None, *, ended: bool = False) -> NewRecord:
