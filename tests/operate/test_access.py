@@ -40,6 +40,7 @@ from hgext.vcsreplicator.log import (
     ROSTER,
     ROSTER_REQUESTS,
     SERVICES,
+    WATCHES,
     Log,
     NewRecord,
     reports,
@@ -47,18 +48,25 @@ from hgext.vcsreplicator.log import (
 )
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import find_beginnings, read_records
+from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import ReplicationError
+from hgext.vcsreplicator.words.records import DECODE_GROUP
 from notifier.messages.raw import raw_topic
+from notifier.services.guardian.state import open_state as open_guardian_state
+from notifier.services.poll.settings import PollSettings
+from notifier.services.poll.state import open_state as open_poll_state
 from testing.builders.certificates import certificate
 from testing.builders.cluster import Cluster
+from testing.builders.master.pushhost import PushHost
 from testing.services.cache import CHECKOUT
 from testing.services.kafka import Kafka
 from testing.waiting import eventually
+from tests.notifier.services.guardian.conftest import some_settings
 
 pytestmark = [pytest.mark.processes, pytest.mark.services, pytest.mark.slow]
 
 PAGE = Path(__file__).parents[2] / "docs" / "log.md"
-USERS = ("relay", "mirror", "verify", "aggregator", "notifier", "operator", "edge", "decoder")
+USERS = ("relay", "mirror", "verify", "aggregator", "notifier", "guardian", "poller", "operator", "edge", "decoder")
 REFUSED = re.compile("not authorized|hidden from this user")
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 MECHANISM = "SCRAM-SHA-256"
@@ -304,9 +312,109 @@ def test_an_edge_and_a_decoder_run_with_the_documented_rights(tmp_path: Path, ka
             with serving(kafka, tmp_path, "decode", "decoder") as (decoder, _):
                 eventually(lambda number=number: count(kafka, "decoded") == number, "the document is decoded")
                 eventually(lambda number=number: count(kafka, ERRORS) == number, "the other is rejected")
+                with open_log(kafka.url_of("operator", tmp_path)) as log:
+                    assert list(log.shares(f"{DECODE_GROUP}-").values()) == [[("raw", 0)]]
             assert not REFUSED.search(decoder.read_text())
         assert not REFUSED.search(edge.read_text())
         assert '"warning"' not in edge.read_text()
+
+
+WATCHED = """
+log = "{log}"
+[guardian]
+management-url = "{management}"
+broker-url = "{broker}"
+smtp-url = "smtp://127.0.0.1:{nowhere}"
+sender = "guardian@pulse.example"
+operator = "operator@pulse.example"
+state = "{folder}/guardian.db"
+every = 1
+[poll]
+repositories = ["{repository}"]
+url = "{broker}"
+state = "{folder}/poll.db"
+interval = 0.2
+"""
+
+
+@contextmanager
+def watching(config: Path, verb: str, name: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """Run a guardian or poller; yield it and the file of its log lines."""
+    output = config.with_name(f"{name}.log")
+    with (
+        output.open("w") as lines,
+        subprocess.Popen([*PROGRAM, *verb.split(), "-c", str(config)], stderr=lines) as service,
+    ):
+        try:
+            eventually(lambda: '"ready"' in output.read_text(), f"{name} is ready")
+            yield service, output
+        finally:
+            service.terminate()
+
+
+@pytest.mark.parametrize(("user", "verb"), [("guardian", "guardian watch"), ("poller", "poll")])
+def test_a_killed_guardian_or_poller_is_replaced_with_documented_rights(
+    tmp_path: Path, kafka: StrictKafka, rabbitmq: Any, user: str, verb: str
+) -> None:
+    config = tmp_path / "v.toml"
+    with PushHost() as host:
+        text = WATCHED.format(
+            log=kafka.url_of(user, tmp_path),
+            management=rabbitmq.management_url(),
+            broker=rabbitmq.vhost(),
+            nowhere=free_port(),
+            folder=tmp_path,
+            repository=host.url("x"),
+        )
+        config.write_text(text)
+
+        def has_worked(before: int) -> bool:
+            host.push("x")
+            return count_states(kafka, verb.split()[0]) > before
+
+        with watching(config, verb, "first") as (first, _), watching(config, verb, "second") as (_, second):
+            eventually(lambda: has_worked(0), "the first works")
+            assert "taking over" not in second.read_text()
+            first.kill()
+            eventually(lambda: "its process is gone" in second.read_text(), "the second takes over")
+            before = count_states(kafka, verb.split()[0])
+            eventually(lambda: has_worked(before), "the second works")
+    for output in tmp_path.glob("*.log"):
+        assert not REFUSED.search(output.read_text())
+
+
+def count_states(kafka: StrictKafka, kind: str) -> int:
+    """How often services of a kind wrote their state."""
+    with open_log(kafka.url) as log:
+        records = read_records(log, find_beginnings(log, WATCHES))
+        return sum((record.key or "").startswith(f"{kind}/") for record in records)
+
+
+def use_guardian_state(log: Log) -> None:
+    with closing(open_guardian_state(some_settings(), log, SystemClock())) as state:
+        state.end_round(1.0)
+
+
+def use_poll_state(log: Log) -> None:
+    settings = PollSettings(url="amqp://guest@127.0.0.1:10//", repositories=("http://127.0.0.1:9/x",))
+    with closing(open_poll_state(settings, log, SystemClock())) as state:
+        state.advance(state.add(settings.repositories, 0))
+
+
+@pytest.mark.parametrize(("user", "use"), [("guardian", use_guardian_state), ("poller", use_poll_state)])
+def test_the_state_in_watches_needs_each_documented_right(
+    tmp_path: Path, kafka: StrictKafka, user: str, use: Callable[[Log], None]
+) -> None:
+    def may_use() -> bool:
+        with open_log(kafka.url_of(user, tmp_path)) as log:
+            return may(lambda: use(log))
+
+    with closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap)) as admin:
+        for right in [acl for acl in documented() if acl.principal == f"User:{user}"]:
+            eventually(may_use, f"{user} with all rights")
+            admin.delete_acls([right])
+            eventually(lambda: not may_use(), f"{user} is refused without {right}")
+            admin.create_acls([right])
 
 
 def is_refused(output: Path, right: ACL) -> bool:
