@@ -32,9 +32,8 @@ def install() -> None:
     wrap("mercurial.util", "posixfile", _open_file)
     vars(streamclone)["open"] = vars(util)["posixfile"]  # a stream clone opens files with Python's own function
     vars(shutil)["open"] = vars(util)["posixfile"]  # by it Mercurial copies what a transaction may have to put back
-    vars(os)["chmod"] = functools.partial(
-        _change_mode, os.chmod
-    )  # Mercurial gives new files and folders their modes by name
+    # By it Mercurial gives new files and folders their modes, by name.
+    vars(os)["chmod"] = functools.partial(_change_mode, os.chmod)
     wrap("mercurial.config", "config.read", _read_settings)
     wrap("mercurial.configuration.rcutil", "get_shared_vfs", _find_share)
 

@@ -260,7 +260,9 @@ def test_a_forged_reject_submits_no_more_than_the_edge_takes(
     done = errors(tmp_path, "retry", "0", "--yes")
     if reason is not None:
         assert str(done.exception) == f"error 0 cannot be submitted again: {reason}"
-        assert errors(tmp_path, "retry", "--type", "schema", "--yes").stdout.startswith("submitted 0 again; cannot submit 1")
+        assert errors(tmp_path, "retry", "--type", "schema", "--yes").stdout.startswith(
+            "submitted 0 again; cannot submit 1"
+        )
         assert not submitted(log)
     else:
         [again] = submitted(log)
@@ -312,7 +314,9 @@ def test_rejects_of_the_decoders_queue_return_to_it_and_no_others(log: Log, tmp_
     put(url, "raw", b"earlier")
     assert "would submit 1" in errors(tmp_path, "retry", "--type", "schema").stdout
     assert waiting(url, "raw") == 1
-    assert errors(tmp_path, "retry", "--type", "schema", "--yes").stdout.startswith("submitted 1 again; cannot submit 2")
+    assert errors(tmp_path, "retry", "--type", "schema", "--yes").stdout.startswith(
+        "submitted 1 again; cannot submit 2"
+    )
     again = take_lines(url, "raw")[-1]
     assert again.payload == wrong[0].payload
     assert again.attributes.items() <= wrong[0].attributes.items()
