@@ -63,13 +63,17 @@ def test_a_repository_is_given_with_all_but_its_hgrc(root: Path) -> None:
     assert found[".hg/store"] & 0o2070 == 0o2070
 
 
-@pytest.mark.parametrize("place", ["team", "team/a", "team/a/.hg", "team/a/.hg/store", "team/a/.hg/hgrc"])
+@pytest.mark.parametrize(
+    "place", ["team", "team/a", "team/a/.hg", "team/a/.hg/store", "team/a/.hg/requires", "team/a/.hg/hgrc"]
+)
 def test_setup_gives_nothing_outside_a_repository_by_a_link(place: str, root: Path, outside: Path) -> None:
-    (root / "team/a/.hg/hgrc").touch()
+    is_file = place.endswith(("hgrc", "requires"))
+    for name in ("hgrc", "requires"):
+        (root / "team/a/.hg" / name).touch()
     (outside / "a/secret").chmod(0o660 if place.endswith("hgrc") else CLOSED)
     before = modes(outside)
     (root / place).rename(root / "away")
-    (root / place).symlink_to(outside / "a/secret" if place.endswith("hgrc") else outside)
+    (root / place).symlink_to(outside / "a/secret" if is_file else outside)
     with pytest.raises(OSError) if place in ("team", "team/a") else contextlib.nullcontext():
         give(root)
     assert modes(outside) == before
