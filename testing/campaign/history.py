@@ -211,6 +211,9 @@ class Checker:
         return self._overtaken[seen.who, seen.life] <= ABOUT_TO_SEND
 
     def _end(self, repository: _Repository, seen: Seen) -> None:
+        if not repository.accepted:
+            self._report(seen, "divergent: no master has it")
+            return
         last = repository.accepted[max(repository.accepted)]
         if (seen.seq, seen.digest) != (last.seq, last.digest):
             self._report(seen, f"divergent: the master is at {last.seq}")

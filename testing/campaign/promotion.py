@@ -125,6 +125,10 @@ class Operator(Process):
         elif self._refusals % TRIES == 0:
             self.mirror.is_stopped = False
             self._mirrors.reverse()
+        if f"the relay of {self._old.master.source}" in reason and any(
+            seen.kind is Kind.PROMOTED for seen in self.stage.history
+        ):
+            self._old.end()  # as the refusal says; the promotion is recorded
         if "not handed over" in reason or "void" in reason:
             self._is_handed = False
         self.mirror.is_stopped = False

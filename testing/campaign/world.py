@@ -164,7 +164,7 @@ class World(Stage):
             operator.call(fault.strike)
 
     def _end_cut(self) -> None:
-        if self.source == self.relay.master.source:
+        if not any(seen.kind is Kind.PROMOTED for seen in self.history):
             self.is_master_away = False
         self.relay.is_cut = False
 
