@@ -50,14 +50,11 @@ def read_equivalent() -> dict[str, str]:
 def draw(seed: int, sample: int, part: str) -> list[Mutant]:
     """Draw so many mutants, all if 0, of the modules whose path contains `part`; equivalent ones are left out."""
     equivalent = read_equivalent()
-    mutants = [
-        mutant
-        for path, _ in find_targets()
-        if part in path
-        for mutant in mutate(path, (CHECKOUT / path).read_text())
-        if mutant.name not in equivalent
-    ]
-    return random.Random(seed).sample(mutants, min(sample or len(mutants), len(mutants)))
+    paths = [path for path, _ in find_targets() if part in path]
+    mutants = [mutant for path in paths for mutant in mutate(path, (CHECKOUT / path).read_text())]
+    drawn = random.Random(seed).sample(mutants, min(sample or len(mutants), len(mutants)))
+    # A seed draws the same whatever is listed.
+    return [mutant for mutant in drawn if mutant.name not in equivalent]
 
 
 @click.command()
