@@ -145,7 +145,7 @@ def test_topics_that_a_kafka_user_may_not_see_are_not_called_missing(
     file = written(tmp_path, 'log = "kafka://127.0.0.1:1"\n')
     result = CliRunner().invoke(program, ["config", "check", "--config", str(file)])
     assert (
-        "notices, notifier, errors, or hides them from this user by its ACLs; run: vcsreplicator topics create"
+        "notices, notifier, watches, errors, or hides them from this user by its ACLs; run: vcsreplicator topics create"
         in str(result.exception)
     )
 

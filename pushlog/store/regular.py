@@ -31,7 +31,7 @@ def install() -> None:
     """Have Mercurial refuse them, by OSError; an hgrc that includes one is refused as Mercurial refuses such files."""
     wrap("mercurial.util", "posixfile", _open_file)
     vars(streamclone)["open"] = vars(util)["posixfile"]  # a stream clone opens files with Python's own function
-    vars(shutil)["open"] = vars(util)["posixfile"]  # by it Mercurial copies what a transaction may have to put back
+    vars(util)["shutil"] = _Copying  # by it Mercurial copies what a transaction may have to put back
     # By it Mercurial gives new files and folders their modes, by name.
     vars(os)["chmod"] = functools.partial(_change_mode, os.chmod)
     wrap("mercurial.config", "config.read", _read_settings)
@@ -88,6 +88,19 @@ def _change_mode(orig: Any, path: Any, mode: int, **named: Any) -> None:
             orig(f"/proc/self/fd/{found}", mode)
         finally:
             os.close(found)
+
+
+class _Copying:
+    """The functions of `shutil` that Mercurial's `util` calls; files are opened as Mercurial opens them."""
+
+    Error = shutil.Error
+    copy, copymode, copystat = shutil.copy, shutil.copymode, shutil.copystat
+
+    @staticmethod
+    def copyfile(source: bytes, target: bytes) -> None:
+        opened: Any = vars(util)["posixfile"]
+        with opened(source, b"rb") as reading, opened(target, b"wb") as writing:
+            shutil.copyfileobj(reading, writing)
 
 
 @contextlib.contextmanager

@@ -32,6 +32,8 @@ _SYNCS = ("fsync", "fdatasync", "syncfs", "sync")
 _HEX = r"(?:\\x[0-9a-f]{2})*"
 _CALL = re.compile(rf"^(\w+)\((.*)\) += (-?\d+)(?:<{_HEX}>)?(?: .*)?$")
 _TEXT = re.compile(rf'"({_HEX})"')
+# A path, and before it the open folder from which it leads, if it is one.
+_PATH = re.compile(rf'(?:\d+<({_HEX})>, )?"({_HEX})"')
 _FILE = re.compile(rf"^(\d+)<({_HEX})>")
 _LOCKS = {"lock", "wlock"}
 
@@ -278,7 +280,8 @@ class Disk:
         file.become(content[:offset] + data + content[offset + len(data) :], len(self.taken))
 
     def _paths(self, call: Call) -> list[str]:
-        return [os.fsdecode(os.path.abspath(text)) for text in call.texts]
+        found = (os.path.join(_bytes(folder), _bytes(text)) for folder, text in _PATH.findall(call.arguments))
+        return [os.fsdecode(os.path.abspath(path)) for path in found]
 
     def _is_here(self, path: str) -> bool:
         return path.startswith(self.folder + "/")

@@ -111,7 +111,11 @@ def test_what_a_false_promotion_left_is_cleared_once_the_master_is_taken_back(it
         master.create("one")
         master.commit("one", "first")
         it.promote_another()
-        assert "this repository refuses changes: hg://alpha is the master now" in master.push("one", check=False)
+        said = master.push("one", check=False)
+        if "the push is kept and is not sent" in said:  # the relay read of the promotion after the commit
+            master.commit("one", "again")
+            said = master.push("one", check=False)
+        assert "this repository refuses changes: hg://alpha is the master now" in said
     with pytest.raises(Refused, match="hg://alpha is the master now"):
         it.hand_over()
     assert "1 repositories accept pushes again" in it.hand_over("--undo")

@@ -2,7 +2,6 @@
 """Links that an account put in a repository, to a file of the user who opens the repository next."""
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -88,8 +87,8 @@ def test_mercurial_copies_nothing_through_a_link_that_comes_meanwhile(
         util.copyfile(os.fsencode(control / "bookmarks"), os.fsencode(control / "cache/file"), hardlink=hardlink)
     assert (control.parents[1] / "home/names").read_text() == MINE
     with pytest.raises(OSError, match="A link or a file is in the way"):
-        shutil.copyfile(control / "cache/file", control / "copy")
-    shutil.copyfile(control / "bookmarks", control.parent / "outside")
+        vars(util)["shutil"].copyfile(os.fsencode(control / "cache/file"), os.fsencode(control / "copy"))
+    util.copyfile(os.fsencode(control / "bookmarks"), os.fsencode(control.parent / "outside"), hardlink=hardlink)
     assert (control.parent / "outside").read_text() == "of an account\n"
 
 
