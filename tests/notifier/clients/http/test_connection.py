@@ -70,7 +70,8 @@ def test_a_body_without_a_length_that_is_cut_is_not_taken_for_whole() -> None:
         connection.sendall(UNBOUNDED + b"half")
         over.wait()
 
-    with FakeBroker(None, pause) as server, pytest.raises(TimeoutError, match="did not end in time"):
+    # By our clock, or by that of the socket if it is read again just before.
+    with FakeBroker(None, pause) as server, pytest.raises((TimeoutError, urllib3.exceptions.ReadTimeoutError)):
         ask(server, seconds=0.3)
 
 
