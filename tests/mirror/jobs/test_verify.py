@@ -374,4 +374,4 @@ def test_the_rest_between_two_rounds_is_not_longer_than_wanted(round_: Round, mo
 
     monkeypatch.setattr(verify, "compare", compare)
     verify.run(SETTINGS, round_.log, replace(OPTIONS, rest=0.05), stop=stop)
-    assert 0.1 <= began[-1] - began[0] < verify.RETRY
+    assert began[-1] - began[0] < verify.RETRY
