@@ -154,8 +154,7 @@ class Operator(Process):
     @contextmanager
     def _playing(self, relay: RelaySettings) -> Iterator[None]:
         """The verbs' border is this model for a while; another operator may work meanwhile, and ends before this one goes on."""
-        old, mirror, pause = self._old.master, self.mirror, self._pause
-        copies = {each.folder: fingerprint(each.checkpoint) for each in mirror.list_copies() if each.checkpoint}
+        pause = self._pause
 
         class SteppedFollower(Follower):
             def __init__(follower, log: Log) -> None:
@@ -163,6 +162,41 @@ class Operator(Process):
 
             def present(follower, pause: Callable[[float], object] = pause) -> float:
                 return super().present(pause)
+
+        shared = {"log_of": lambda _config: self.log, "relay_of": lambda _config: relay, "Follower": SteppedFollower}
+        played: list[tuple[object, dict[str, Any]]] = [
+            (promotion, {"SILENT": SILENT}),
+            (click, {"echo": lambda *_texts, **_options: None}),
+            (time, {"sleep": pause}),
+            (promote, {**shared, **self._model_mirror()}),
+            (handover, {**shared, **self._model_old(relay)}),
+        ]
+        with ExitStack() as stack:
+            for module, names in played:
+                stack.enter_context(mock.patch.multiple(module, **names))
+            yield
+
+    def _model_mirror(self) -> dict[str, Any]:
+        """What `promote` reads and makes on the mirror's machine."""
+        mirror = self.mirror
+        copies = {each.folder: fingerprint(each.checkpoint) for each in mirror.list_copies() if each.checkpoint}
+        return {
+            "mirror_settings": lambda _config, _name: self.settings,
+            "MasterRepositories": lambda _roots, _source: SimpleNamespace(open=os.path.basename),
+            "_find_here": lambda _settings: {
+                each.checkpoint.repository: each for each in mirror.list_copies() if each.checkpoint
+            },
+            "read_copy": lambda _opener, folder: copies[folder],
+            "read_generation": lambda _root, path: self.made.generations.get(path, 0),
+            "note_generation": lambda _root, path, number: self.made.generations.update({path: number}),
+            "take_hgrc": self._act_here,
+            "keep_drafts": self._act_here,
+            "continue_outbox": self._continue_outbox,
+        }
+
+    def _model_old(self, relay: RelaySettings) -> dict[str, Any]:
+        """What `handover` reads and closes on the old master's machine."""
+        old = self._old.master
 
         def list_folders(root: str, *_reports: object) -> list[str]:
             """The repositories below the old master's root, or the deleted ones whose deletion is not sent."""
@@ -176,47 +210,13 @@ class Operator(Process):
         def open_outbox(folder: str) -> Outbox:
             return old.outboxes[os.path.basename(folder)]
 
-        played: list[tuple[object, dict[str, Any]]] = [
-            (promotion, {"SILENT": SILENT}),
-            (click, {"echo": lambda *_texts, **_options: None}),
-            (time, {"sleep": pause}),
-            (
-                promote,
-                {
-                    "log_of": lambda _config: self.log,
-                    "relay_of": lambda _config: relay,
-                    "mirror_settings": lambda _config, _name: self.settings,
-                    "Follower": SteppedFollower,
-                    "MasterRepositories": lambda _roots, _source: SimpleNamespace(open=os.path.basename),
-                    "_find_here": lambda _settings: {
-                        each.checkpoint.repository: each for each in mirror.list_copies() if each.checkpoint
-                    },
-                    "read_copy": lambda _opener, folder: copies[folder],
-                    "read_generation": lambda _root, path: self.made.generations.get(path, 0),
-                    "note_generation": lambda _root, path, number: self.made.generations.update({path: number}),
-                    "take_hgrc": self._act_here,
-                    "keep_drafts": self._act_here,
-                    "continue_outbox": self._continue_outbox,
-                },
-            ),
-            (
-                handover,
-                {
-                    "log_of": lambda _config: self.log,
-                    "relay_of": lambda _config: relay,
-                    "Follower": SteppedFollower,
-                    "MasterRepositories": lambda _roots, _source: SimpleNamespace(open=open_outbox),
-                    "find_repositories": list_folders,
-                    "outbox_of": open_outbox,
-                    "close_outbox": self._close_outbox,
-                    "read_handed": lambda _opener, folder: (fingerprint(open_outbox(folder).newest()), None),
-                },
-            ),
-        ]
-        with ExitStack() as stack:
-            for module, names in played:
-                stack.enter_context(mock.patch.multiple(module, **names))
-            yield
+        return {
+            "MasterRepositories": lambda _roots, _source: SimpleNamespace(open=open_outbox),
+            "find_repositories": list_folders,
+            "outbox_of": open_outbox,
+            "close_outbox": self._close_outbox,
+            "read_handed": lambda _opener, folder: (fingerprint(open_outbox(folder).newest()), None),
+        }
 
     def _act_here(self, *_arguments: object) -> None:
         self.log.call(lambda: None, Call.ELSEWHERE)

@@ -69,11 +69,9 @@ def test_a_missing_file_of_a_repository_is_missing(control: Path) -> None:
 
 
 def test_a_stream_clone_has_no_file_that_a_link_names(control: Path) -> None:
-    with streamclone.VolatileManager() as kept:
+    for name in ("cache/file", "folder/names"):
         with pytest.raises(OSError, match="A link or a file is in the way"):
-            kept.open(os.fsencode(control / "cache/file")).__enter__()
-        with pytest.raises(OSError, match="A link or a file is in the way"):
-            kept(os.fsencode(control / "folder/names"))
+            vars(streamclone)["open"](os.fsencode(control / name), "rb")
 
 
 @pytest.mark.parametrize("hardlink", [False, True])

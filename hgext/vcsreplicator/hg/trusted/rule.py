@@ -63,8 +63,8 @@ def _trust(orig: Any, self: Any, fp: Any, f: bytes) -> bool:
 def _read_settings(orig: Any, self: Any, path: bytes, fp: Any = None, *rest: Any, **named: Any) -> Any:
     """Read a file of settings; raise ConfigError if a trusted hgrc includes a file that is not trusted.
 
-    One that is not trusted includes none, and errors quote nothing of it: it may be a link to another user's file, or include that
-    file, or name a variable of this process.
+    An hgrc that is not trusted includes none, and errors quote nothing of it: it may be a link to another user's file, or include
+    that file, or name a variable of this process.
     """
     ui = getattr(self, _TRUSTING, None)
     if ui is None:
