@@ -6,7 +6,8 @@
 - lost: a change was accepted, and a destination never got its message, or a mirror never served it, though all was healed;
 - early: a message arrived before each mirror had served the change that gated ever since the change was accepted (of a repository
   that the master has deleted by then, a mirror need not serve anything);
-- misordered: first deliveries of a repository skip one or go back, or come before those of the repository that had the path;
+- misordered: first deliveries of a repository skip one or go back, or come before those of the repository that had the path. A
+  successor waits only so long for a repository of which the log gets no event (DEPARTURE_PATIENCE); what comes later is late;
 - repeated: a message came again though the destination's position was stored behind it, or its sender knew it was confirmed. A
   notifier that another one overtook may repeat for PROOF seconds since it last wrote, and after those what it was about to send;
 - divergent: at the end a mirror differs from the master;
@@ -19,6 +20,8 @@ import enum
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+from hgext.vcsreplicator.aggregator.decisions.succession import DEPARTURE_PATIENCE
 
 # Seconds for which a notifier believes that it still has its turn, and the messages that it may then be about to send.
 PROOF, ABOUT_TO_SEND = 5.0, 4
@@ -48,8 +51,8 @@ class Seen:
 
     `who` is a mirror, a destination, an identity of a transactor, or what a fault struck; `names` are the paths that a mirror
     gates, but for the repositories that are `spared`, or a fault's text. `life` counts processes, `turn` transactors, and `own` is
-    the process's monotonic clock; `offset` is the notice's place, or a stored position. The end of a mirror has its level of each
-    repository that still exists.
+    the monotonic clock of the process, or of the log for what is logged; `offset` is the notice's place, or a stored position. The
+    end of a mirror has its level of each repository that still exists.
     """
 
     step: int
@@ -79,8 +82,9 @@ class Seen:
 @dataclass(slots=True)
 class _Repository:
     accepted: dict[int, Seen] = field(default_factory=dict)
-    # The digest of each event that the log took.
+    # The digest of each event that the log took, and when it first did.
     logged: dict[int, str] = field(default_factory=dict)
+    logged_at: dict[int, float] = field(default_factory=dict)
     served: dict[str, int] = field(default_factory=dict)
     delivered: dict[str, int] = field(default_factory=dict)
 
@@ -108,6 +112,8 @@ class Checker:
         self._proofs: dict[tuple[str, int], Seen] = {}
         self._overtaken: Counter[tuple[str, int]] = Counter()
         self._generations: dict[tuple[str, str], int] = {}
+        # When the log took the first event of each generation at a path.
+        self._arrived: dict[str, dict[int, float]] = {}
 
     def take(self, seen: Seen) -> None:
         repository = self._repositories.setdefault(seen.repository, _Repository()) if seen.repository else _Repository()
@@ -150,6 +156,8 @@ class Checker:
 
     def _log(self, repository: _Repository, seen: Seen) -> None:
         accepted = repository.accepted.get(seen.seq)
+        repository.logged_at.setdefault(seen.seq, seen.own)
+        self._arrived.setdefault(seen.path, {}).setdefault(seen.generation, seen.own)
         if repository.logged.setdefault(seen.seq, seen.digest) != seen.digest:
             self._report(seen, "two masters: the log had another event there")
         elif accepted is None or accepted.digest != seen.digest:
@@ -181,13 +189,25 @@ class Checker:
             self._report(seen, f"misordered: the last was {last}")
         repository.delivered[seen.who] = seen.seq
         place = seen.who, seen.path
-        if seen.generation < self._generations.get(place, 0):
+        if seen.generation < self._generations.get(place, 0) and not self._is_late(repository, seen):
             self._report(seen, f"misordered: {seen.path} was another repository's before")
         self._generations[place] = max(seen.generation, self._generations.get(place, 0))
         for mirror in self._gating_since:
             has_served = repository.is_deleted or repository.served.get(mirror, 0) >= seen.seq
             if not has_served and self._gates_since(mirror, accepted, repository):
                 self._report(seen, f"early: {mirror} has served {repository.served.get(mirror, 0)}")
+
+    def _is_late(self, repository: _Repository, seen: Seen) -> bool:
+        """Whether a successor was there already, and then the log got no event of the repository for too long."""
+        arrived = self._arrived.get(seen.path, {})
+        successor = min((at for generation, at in arrived.items() if generation > seen.generation), default=NEVER)
+        before = float("-inf")
+        for seq in range(1, seen.seq + 1):
+            at = repository.logged_at.get(seq, before)
+            if at - max(before, successor) >= DEPARTURE_PATIENCE:
+                return True
+            before = max(before, at)
+        return False
 
     def _gate(self, seen: Seen) -> None:
         since, until = self._gating_since.get(seen.who, {}), self._spared_until.setdefault(seen.who, {})

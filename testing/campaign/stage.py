@@ -160,7 +160,8 @@ class Stage(ABC):
             self.see(
                 Seen(
                     step=self.step, kind=Kind.LOGGED, who=record.headers[wire.SOURCE], repository=event.repository,
-                    seq=event.seq, digest=event.digest, path=event.path,
+                    seq=event.seq, digest=event.digest, path=event.path, generation=event.generation,
+                    own=self.clock.monotonic(),
                 )
             )  # fmt: skip
         elif record.topic == SERVICES and record.key == MASTER_KEY and record.value is not None:

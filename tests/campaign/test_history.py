@@ -3,6 +3,7 @@
 
 from dataclasses import replace
 
+from hgext.vcsreplicator.aggregator.decisions.succession import DEPARTURE_PATIENCE
 from testing.campaign.history import PROOF, Kind, Seen, check
 
 GATING = [Seen(step=0, kind=Kind.GATING, who=mirror, names=("r",)) for mirror in ("alpha", "beta")]
@@ -75,6 +76,25 @@ def test_a_message_behind_those_of_a_successor_is_misordered() -> None:
     successor = {"repository": "s", "generation": 2}
     history = [push(1), push(1, **successor), *served(1), *served(1, repository="s"), got(1, **successor), got(1)]
     assert found(*history) == ["misordered: r was another repository's before"]
+
+
+def find_behind_a_successor(*gaps: float) -> list[str]:
+    """What is found of a repository whose events the log gets so long after each other, the second behind its successor's."""
+    successor = {"repository": "s", "generation": 2}
+    times = [sum(gaps[:count]) for count in range(1, len(gaps) + 1)]
+    seqs = range(2, len(gaps) + 2)
+    logged = [push(1, kind=Kind.LOGGED, own=-10.0), push(1, kind=Kind.LOGGED, **successor)]
+    logged += [push(seq, kind=Kind.LOGGED, own=at) for seq, at in zip(seqs, times, strict=True)]
+    ours = [*map(push, range(1, len(gaps) + 2))]
+    history = [*ours, push(1, **successor), *logged, *served(1, *seqs), *served(1, repository="s")]
+    return found(*history, got(1), got(1, **successor), *map(got, seqs))
+
+
+def test_a_successor_waits_a_minute_for_a_repository_without_events() -> None:
+    late, misordered = DEPARTURE_PATIENCE, "misordered: r was another repository's before"
+    assert find_behind_a_successor(late, 1.0) == []
+    assert find_behind_a_successor(late - 1.0, 1.0) == [misordered] * 2
+    assert find_behind_a_successor(late - 1.0, late) == [misordered]
 
 
 def test_a_message_behind_the_stored_position_is_repeated() -> None:
