@@ -60,6 +60,7 @@ def wrap() -> None:
     seams.wrap("mercurial.exchange", "_pullobsolete", seams.loading(f"{__package__}.fetching", "pull"))
     seams.wrap("mercurial.repair", "strip", seams.loading(f"{__package__}.stripping", "strip"))
     seams.wrap("mercurial.localrepo", "localrepository.rollback", seams.loading(f"{__package__}.stripping", "rollback"))
+    seams.wrap("mercurial.localrepo", "localrepository.recover", seams.loading(f"{__package__}.stripping", "recover"))
     offer = wireprotov1server.wireprotocommand
     offer(b"pushlog", b"firstpush", permission=b"pull")(seams.loading(_WIRE, "serve_pushlog"))
     offer(b"pushlog-stream", b"firstpush", permission=b"pull")(seams.loading(_WIRE, "serve_pushlog_stream"))

@@ -89,6 +89,7 @@ SEAMS = {
         "localrepository.filectx": "self path changeid fileid changectx",
         "localrepository.heads": "self start",
         "localrepository.pushkey": "self namespace key old new",
+        "localrepository.recover": "self",
         "localrepository.rollback": "self dryrun force",
         "localrepository.transaction": "self desc report",
     },

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Changesets that are removed: strip and rollback.
+"""Changesets that are removed: strip, rollback and recovery.
 
 Mercurial removes them in steps that a kill can separate, and completes a half-done strip at recovery. So the changesets at risk
 are noted first. From then on the pushlog omits every noted changeset that the changelog lacks (see `pushlog.store.storage`).
@@ -7,12 +7,15 @@ are noted first. From then on the pushlog omits every noted changeset that the c
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
 import sqlite3
 from typing import Any
 
 from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
+from mercurial.utils import stringutil
 
 from . import versions
 from .store.session import session_of
@@ -50,6 +53,25 @@ def _read_length_after_rollback(log: Pushlog) -> int:
         return int(log.repo.vfs.read(b"undo.desc").split(b"\n", 1)[0])
     except (FileNotFoundError, ValueError):
         return len(log.repo.changelog)
+
+
+def recover(orig: Any, repo: localrepository) -> bool:
+    """Wrap `localrepository.recover`: a killed process may have left SQLite's journal, too, which no reader rolls back.
+
+    Returns whether either was rolled back. A journal that SQLite must not follow is a warning, and stays.
+    """
+    log = Pushlog(repo)
+    with repo.lock():
+        is_recovered: bool = orig(repo)
+        if not os.path.lexists(f"{log.path}-journal"):
+            return is_recovered
+        try:
+            with contextlib.closing(log.open_for_writing(log.path)):
+                repo.ui.status(b"rolling back interrupted change of pushlog2.db\n")
+        except (sqlite3.Error, OSError) as problem:
+            repo.ui.warn(b"pushlog2.db is not rolled back: %s\n" % stringutil.forcebytestr(problem))
+            return is_recovered
+    return True
 
 
 def settle(ui: Ui, log: Pushlog) -> None:

@@ -14,6 +14,7 @@ from .appendfile import open_regular
 
 __all__ = ["damage", "execute_all", "has_table", "in_memory", "open_for_reading", "open_for_writing", "sqlite3"]
 
+_INTERRUPTED = "%s was left in the middle of a change; 'hg recover' or the next push rolls it back"
 # What ends a journal that names another file; ours never do.
 _MAGIC = bytes.fromhex("d9d505f920a163d7")
 
@@ -77,8 +78,10 @@ def open_for_reading(path: str, *, timeout_ms: int) -> sqlite3.Connection | None
         connection.execute("BEGIN")
         if has_table(connection, "pushlog") and has_table(connection, "changesets"):
             return connection
-    except BaseException:
+    except BaseException as problem:
         connection.close()
+        if getattr(problem, "sqlite_errorcode", None) == sqlite3.SQLITE_READONLY_ROLLBACK:
+            raise sqlite3.OperationalError(_INTERRUPTED % os.path.basename(path)) from problem
         raise
     connection.close()
     return None

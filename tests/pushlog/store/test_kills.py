@@ -13,6 +13,7 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import traceback
@@ -24,9 +25,10 @@ from mercurial import ui as ui_module
 
 from pushlog import checking, stripping, wire
 from pushlog.store import appendfile, database, journal, storage
-from pushlog.store.session import session_of
+from pushlog.store.session import PushlogTransaction, session_of
 from pushlog.versions import factory, initialize
 from testing.faults import SEED, SystemCall, SystemCalls, told_with_seed
+from testing.journals import write_foreign_journal
 from testing.warm_hg import shared_hg
 
 pytestmark = [pytest.mark.processes, pytest.mark.hunt]
@@ -34,6 +36,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.hunt]
 initialize()
 
 HG = Path(sys.executable).with_name("hg")
+INTERRUPTED = "pushlog2.db was left in the middle of a change; 'hg recover' or the next push rolls it back"
 STEPS = {"write", "flush", "close", "rename", "unlink", "truncate", "execute", "executemany", "link", "symlink"}
 PLACES = {"transaction", "revlog", "repair", "phases"} | {
     *("storage", "session", "derivation", "appendfile", "disk", "connections", "database", "stripping", "recording")
@@ -147,6 +150,15 @@ def recorded(log):
         return list(database.pushes(connection, 0, database.last_id(connection)))
 
 
+def read_before_recovery(repository):
+    """Without the file nothing but SQLite has the pushes, and no reader rolls it back."""
+    try:
+        recorded(storage.Pushlog(repository))
+    except sqlite3.OperationalError as problem:
+        assert storage.Pushlog(repository).file.tail() == 0
+        assert str(problem) == INTERRUPTED  # noqa: PT017 (it need not be raised)
+
+
 def assert_agrees(repository):
     """Nothing that `hg verifypushlog` calls an error, and SQLite brought level says what the reader saw."""
     log = storage.Pushlog(repository)
@@ -177,7 +189,7 @@ def survive_kills(tmp_path, told, request):
             was_killed = run_killed_at(step, work, is_watched)  # the only one that survives is the last
             with_reader = load(folder)
             if with_reader.svfs.exists(b"journal"):
-                recorded(storage.Pushlog(with_reader))
+                read_before_recovery(with_reader)
                 with_reader.recover()
             assert_agrees(load(folder))
         assert step > max(least, 2 * stride), "the work does not seem to write"
@@ -317,6 +329,24 @@ def run_killed_after(work, owner, name, is_wanted=lambda *_arguments: True):
             os._exit(1)
     _child, status = os.waitpid(child, 0)
     assert os.WIFSIGNALED(status), "the work was not killed"
+
+
+def test_recovery_rolls_back_a_database_that_no_file_replaces(tmp_path, pushed):
+    os.unlink(tmp_path / "server" / ".hg" / "store" / "pushlog.log")
+    run_killed_after(lambda: push(pushed), PushlogTransaction, "record")
+    with pytest.raises(sqlite3.OperationalError, match=INTERRUPTED):
+        recorded(storage.Pushlog(pushed("server")))
+    assert pushed("server").recover()
+    assert [len(each.nodes) for each in recorded(storage.Pushlog(pushed("server")))] == [2, 1]
+
+
+def test_recovery_removes_no_file_that_a_journal_of_the_database_names(tmp_path, pushed):
+    (tmp_path / "precious").write_text("precious")
+    write_foreign_journal(tmp_path / "server" / ".hg" / "pushlog2.db", tmp_path / "precious")
+    server = pushed("server")
+    assert not server.recover()
+    assert b"pushlog2.db is not rolled back: pushlog2.db-journal names another file" in server.ui.ferr.getvalue()
+    assert (tmp_path / "precious").exists()
 
 
 @pytest.mark.parametrize("first", ["a commit", "a rollback"])
