@@ -395,8 +395,7 @@ class Struck:
 
     def calls(self, repository):
         """Those of the undisturbed command that change a repository's files."""
-        here = f"{self._folder / repository}/.hg/"
-        return [call for call in self._calls.made(self._argv, self.run) if here in call.text]
+        return [call for call in self._calls.made(self._argv, self.run) if self._concerns(repository, call.text)]
 
     def meet(self, call: SystemCall, fault="signal=KILL"):
         """The command's exit status, begun again and struck at this call."""
@@ -407,9 +406,12 @@ class Struck:
 
     def faults(self, repository):
         """The calls of the last run that were answered with an error and concern this repository."""
-        here = f"{self._folder / repository}/.hg/"
         lines = (self._folder / "strace.log").read_text(errors="replace").splitlines()
-        return [line for line in lines if "(INJECTED)" in line and here in line]
+        return [line for line in lines if "(INJECTED)" in line and self._concerns(repository, line)]
+
+    def _concerns(self, repository, line):
+        """Whether a call names a file of the repository, or the open folder in which it is."""
+        return any(f"{self._folder / repository}/.hg{end}" in line for end in "/>")
 
     def run(self, argv=None):
         return subprocess.run(
