@@ -193,6 +193,16 @@ def test_many_forked_repositories_are_one_finding_that_names_some(installation: 
     assert text.startswith("group/0, group/1, group/2 and 6 more are forked: ")
 
 
+@pytest.mark.parametrize(
+    "names", [{"repository": "../../other"}, {"path": "../other"}, {"repository": "e" * 32}], ids=["id", "path", "key"]
+)
+def test_a_state_whose_names_lead_elsewhere_is_no_repository(installation: Installation, names: dict[str, str]) -> None:
+    state = replace(installation.state, **{"repository": "f" * 32, **names})
+    key = "f" * 32 if names == {"repository": "e" * 32} else state.repository
+    installation.write(STATE, key, state)
+    assert set(installation.picture().states) == {installation.chain.repository}
+
+
 @pytest.mark.parametrize(("marked", "is_named"), [("group/one", False), ("one", True)])
 def test_a_forked_repository_is_not_named_again_if_the_relay_names_it(
     installation: Installation, marked: str, is_named: bool

@@ -27,6 +27,7 @@ from ..words.records import (
     RepositoryState,
     ServiceReport,
     measure_lag,
+    read_state,
 )
 from ..words.shape import MAX_TEXT, from_json
 
@@ -115,7 +116,10 @@ class Picture:
         elif topic in (SERVICES, WATCHES):
             _put_record(self.reports, key, ServiceReport, value)
         elif topic == STATE:
-            _put_record(self.states, key, RepositoryState, value)
+            if value:
+                self.states[key] = read_state(key, value)
+            else:
+                self.states.pop(key, None)
         elif topic == ACKS and "/" in key:
             mirror, _, repository = key.partition("/")
             _put_record(self.acks, (sys.intern(mirror), sys.intern(repository)), Ack, value, ACK_LIMIT)

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from .event import Event
-from .shape import Count, Time, extensible, interned
+from .errors import MalformedEvent
+from .event import Event, check_place
+from .shape import Count, Time, extensible, from_json, interned
 
 # The format of the aggregator's records. An older aggregator refuses to take over: it would drop `base` and `stays` from each
 # state, and since 3 count levels that are not sealed.
@@ -193,6 +194,18 @@ class RepositoryState:
     forked_at: Time | None = None
     served_by: Count | None = None
     serials: Mapping[str, Count] | None = None
+
+
+def read_state(key: str, value: bytes) -> RepositoryState:
+    """Read the record of a repository in topic `state`.
+
+    Raises MalformedEvent, also if its names cannot name folders: mirrors make folders of these names, and empty some.
+    """
+    state = from_json(RepositoryState, value)
+    check_place(state.repository, state.path)
+    if state.repository != key:
+        raise MalformedEvent(f"state: its key is not the repository {state.repository}")
+    return state
 
 
 @extensible

@@ -20,7 +20,7 @@ from hgext.vcsreplicator.aggregator import loop
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.cli.bootstrap import ask_for_mirror
 from hgext.vcsreplicator.cli.requests import ask_aggregator, make_request
-from hgext.vcsreplicator.log import ACKS, ROSTER_REQUESTS, NewRecord
+from hgext.vcsreplicator.log import ACKS, ROSTER_REQUESTS, STATE, NewRecord
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror.comparison import ComparisonOutcome, Verdict
 from hgext.vcsreplicator.mirror.jobs.bootstrap import BootstrapSettings, CopyFailed, Progress, bootstrap
@@ -33,6 +33,7 @@ from hgext.vcsreplicator.words.records import MirrorHeartbeat
 from hgext.vcsreplicator.words.roster import MirrorRole, MirrorState, Verb
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
+from testing.builders.aggregator.states import some_state
 from testing.builders.mirror.author import Author
 from testing.builders.mirror.mirroring import NAME, PATIENCE, Bench
 from testing.waiting import eventually
@@ -198,6 +199,24 @@ def test_only_what_the_rules_include_is_copied(bench: Bench) -> None:
     wait_known(bench, authors)
     fill(bench, Rules(include=("path:folder/1",)))
     assert {found.checkpoint.path for found in bench.found().values() if found.checkpoint} == {"folder/1"}
+
+
+@pytest.mark.slow
+def test_no_folder_is_emptied_that_a_state_names(bench: Bench) -> None:
+    victim, staging = bench.folder / "victim", Path(bench.settings().folder) / "staging"
+    victim.mkdir()
+    (victim / "file").write_text("ours\n")
+    staging.mkdir(parents=True)  # of an earlier bootstrap
+    name = os.path.relpath(victim, staging)
+    bench.log.append([NewRecord(topic=STATE, key=name, value=to_json(some_state(repository=name)))])
+
+    def end(event: Progress | CopyFailed) -> None:
+        if isinstance(event, CopyFailed):
+            raise Refused(event.note)
+
+    with contextlib.suppress(Refused):
+        fill(bench, act=end)
+    assert (victim / "file").read_text() == "ours\n"
 
 
 def test_a_mirror_of_the_roster_becomes_no_backup_and_is_told_how(bench: Bench) -> None:

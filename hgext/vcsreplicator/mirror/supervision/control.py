@@ -9,9 +9,8 @@ from pathlib import Path
 import structlog
 
 from ...log import ROSTER, STATE
-from ...words.errors import MalformedEvent, Rejected
-from ...words.event import check_place
-from ...words.records import AGGREGATOR, AggregatorHeartbeat, RepositoryState
+from ...words.errors import Rejected
+from ...words.records import AGGREGATOR, AggregatorHeartbeat, RepositoryState, read_state
 from ...words.roster import KEY as ROSTER_KEY
 from ...words.roster import Roster
 from ...words.rules import refused
@@ -76,11 +75,9 @@ class Control:
                 self._write_overwritten(beat)
             self._aggregator_beat = beat
             return
-        state = from_json(RepositoryState, value)
-        check_place(state.repository, state.path)
-        if state.repository != key:
-            raise MalformedEvent(f"state: its key is not the repository {state.repository}")
-        self._learn(replace(state, streams=None, serials=None))  # a mirror needs neither, and keeps all states
+        self._learn(
+            replace(read_state(key, value), streams=None, serials=None)
+        )  # a mirror needs neither, and keeps all states
 
     def _write_overwritten(self, beat: AggregatorHeartbeat) -> None:
         """Write what another program has overwritten; without a seal it would not count either."""
