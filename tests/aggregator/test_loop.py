@@ -260,7 +260,7 @@ def pending(log: Log) -> dict[str, int]:
         while any(reader.positions()[PENDING, part] < end for part, end in log.ends(PENDING).items()):
             for record in reader.poll(0.2, limit=5000):
                 repository, _, seq = (record.key or "").partition("/")
-                if record.value is not None:
+                if record.value is not None and seq:
                     newest[repository] = max(int(seq), newest.get(repository, 0))
     finally:
         reader.close()

@@ -5,7 +5,7 @@ import pytest
 
 from hgext.vcsreplicator.aggregator.loading import load_roster
 from hgext.vcsreplicator.aggregator.offline_roster import decide_offline
-from hgext.vcsreplicator.log import ROSTER_REQUESTS, NewRecord, topics
+from hgext.vcsreplicator.log import ROSTER, ROSTER_REQUESTS, NewRecord, topics
 from hgext.vcsreplicator.words.errors import Refused
 from hgext.vcsreplicator.words.roster import RosterRequest, Verb
 from hgext.vcsreplicator.words.shape import to_json
@@ -38,3 +38,12 @@ def test_what_needs_an_aggregator_is_refused_and_changes_nothing() -> None:
     with pytest.raises(Refused, match="add: only an aggregator can do that; --offline is for rules, "):
         decide_offline(log, request)
     assert not load_roster(log).mirrors
+
+
+def test_a_roster_that_its_topic_lost_is_changed_offline_all_the_same() -> None:
+    log = MemoryLog()
+    log.create(topics(partitions=1))
+    decide_offline(log, allow_empty("first"))
+    log.lose(ROSTER, 0, 1)
+    _, roster = decide_offline(log, allow_empty("second"))
+    assert [each.request.id for each in roster.recent] == ["first", "second"]

@@ -21,7 +21,7 @@ from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.records import Notice, RepositoryState
-from hgext.vcsreplicator.words.roster import Verb
+from hgext.vcsreplicator.words.roster import KEY, Roster, Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.aggregator.aggregating import ask, send
 from testing.builders.aggregator.chains import Chain
@@ -427,13 +427,27 @@ def test_the_end_of_an_aggregator_writes_no_roster_that_is_there() -> None:
 
 def test_a_start_names_a_roster_that_lost_its_newest_version() -> None:
     here = Installation()
-    older = here.log.copied(ROSTER)
+    older = [here.log.copied(topic) for topic in (ROSTER, PENDING)]
     here.step()
     newest = here.session.aggregation.roster.version
     with structlog.testing.capture_logs() as lines:
-        here.restart(lambda: here.log.restore(ROSTER, older))
+        here.restart(lambda: [here.log.restore(*each) for each in zip((ROSTER, PENDING), older, strict=True)])
     named = [(line["version"], line["newest"]) for line in lines if "roster lost" in line["event"]]
     assert named == [(0, newest)]
+
+
+@pytest.mark.parametrize("lost", [ROSTER, PENDING])
+def test_another_process_writes_again_what_its_topic_lost_of_the_roster(lost: str) -> None:
+    here = Installation()
+    older = here.log.copied(lost)
+    here.step()
+    roster = here.session.aggregation.roster
+    here.restart(lambda: here.log.restore(lost, older))
+    assert here.session.aggregation.roster == roster
+    here.step()
+    for topic in (ROSTER, PENDING):
+        [found] = [record for record in here.log.records(topic) if record.key == KEY]
+        assert from_json(Roster, found.value or b"") == roster
 
 
 def test_a_roster_that_stands_is_not_written_again() -> None:

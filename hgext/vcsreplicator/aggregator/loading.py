@@ -11,6 +11,7 @@ an earlier repository at the same path has left it (`succession`).
 
 import threading
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 
 import structlog
 
@@ -56,7 +57,8 @@ def load(
 ) -> Aggregation:
     """Load everything that the log knows, except the levels.
 
-    If the log has an older roster than `written`, which this process has seen in it, that one is written again.
+    If the topic `roster` lost the newest version, which this process has seen in it (`written`) or `pending` has, that one is
+    written again.
 
     The records of `state` that were read before are not read again, and are gone from it afterwards. The caller made or renewed its
     transactor before, so no other aggregator and no earlier session commits any more. This order is needed: positions are read
@@ -68,12 +70,11 @@ def load(
     else:
         state, table = _read_rest(log, state, stop), read_table(log, ROSTER, PENDING, stop=stop)
     known, requests = _find_answers(log, stop), log.ends(ROSTER_REQUESTS)
-    beat, roster = read_beat(state), _read_roster(table)
-    is_lost = written is not None and written.version > roster.version
-    if written is not None and is_lost:
-        logger.error("topic roster lost records: the roster is written again", version=written.version)
-        roster = written
-    if beat is not None and beat.roster > roster.version:  # decided by an operator, and written nowhere else
+    beat, copies = read_beat(state), _read_rosters(table)
+    roster = max(*copies, written or Roster(), key=attrgetter("version"))
+    if roster.version > copies[0].version:
+        logger.error("topic roster lost records: the roster is written again", version=roster.version)
+    if beat is not None and beat.roster > roster.version:  # its copy is lost, too
         see = "vcsreplicator roster list"
         logger.error("topic roster lost its newest versions", version=roster.version, newest=beat.roster, see=see)
     cut, beginnings = _find_cut(log, beat, known), log.beginnings(EVENTS, known)
@@ -83,7 +84,7 @@ def load(
     positions.update(((ACKS, partition), at) for partition, at in recorded.items() if at <= ends[partition])
     positions.update(((EVENTS, partition), beginnings[partition]) for partition in cut if partition in known)
     aggregation = Aggregation(roster, positions, limit=limit, poison=poison)
-    if is_lost:
+    if any(copy.version != roster.version for copy in copies):
         aggregation.membership.write_again()
     aggregation.events.cut = cut
     aggregation.events.ends = {partition: end for partition, end in known.items() if positions[EVENTS, partition] < end}
@@ -96,18 +97,20 @@ def load(
 
 def load_roster(log: Log) -> Roster:
     """Load the newest roster; raise BadConfig if it cannot be read."""
-    return _read_roster(read_table(log, ROSTER))
+    table = read_table(log, ROSTER, PENDING, keep=lambda record: record.key == rosters.KEY)
+    return max(_read_rosters(table), key=attrgetter("version"))
 
 
-def _read_roster(table: Table) -> Roster:
-    """Return the roster that a table of its topic has; raise BadConfig."""
-    value = table.value(ROSTER, rosters.KEY)
-    if value is None:
-        return Roster()
-    try:
-        return from_json(Roster, value)
-    except MalformedEvent as error:
-        raise BadConfig(f"topic {ROSTER}: {error}; was it written by a newer version?") from error
+def _read_rosters(table: Table) -> list[Roster]:
+    """Return the roster that a table has of its topic, and the copy in `pending`; raise BadConfig."""
+    found = []
+    for topic in (ROSTER, PENDING):
+        value = table.value(topic, rosters.KEY)
+        try:
+            found.append(Roster() if value is None else from_json(Roster, value))
+        except MalformedEvent as error:
+            raise BadConfig(f"topic {topic}: {error}; was it written by a newer version?") from error
+    return found
 
 
 def _read_rest(log: Log, table: Table, stop: threading.Event) -> Table:
@@ -221,7 +224,7 @@ def _find_start(log: Log, topic: str, ends: Mapping[int, int]) -> dict[Partition
 
 
 def _load_record(aggregation: Aggregation, record: Record) -> None:
-    if record.value is None or record.key is None or record.key == AGGREGATOR:
+    if record.value is None or record.key in (None, AGGREGATOR, rosters.KEY):
         return
     try:
         if record.topic == STATE:

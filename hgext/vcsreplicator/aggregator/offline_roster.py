@@ -7,13 +7,14 @@ hung or cut off is fenced before the roster is read, and can write nothing after
 
 import time
 
-from ..log import ROSTER, ROSTER_REQUESTS, STATE, Log, NewRecord
+from ..log import ROSTER_REQUESTS, STATE, Log
 from ..log.table import read_records
 from ..words.errors import Refused
 from ..words.records import AGGREGATOR
-from ..words.roster import KEY, Decision, Roster, RosterRequest, Verb
+from ..words.roster import Decision, Roster, RosterRequest, Verb
 from ..words.roster.changes import RECENT, decide, remember
-from ..words.shape import to_json, try_json
+from ..words.shape import try_json
+from .decisions.membership import list_records
 from .loading import GROUP, IDENTITY, load_roster
 
 # Verbs that change the roster alone; the others need the aggregator's positions, or make it forget levels.
@@ -53,7 +54,7 @@ def decide_offline(log: Log, request: RosterRequest) -> tuple[Decision, Roster]:
         for each in waiting:
             decided = remember(decided, each, now=request.time, refusal=overtaken)
         decided = remember(decided, request, now=request.time)
-        transactor.commit([NewRecord(topic=ROSTER, key=KEY, value=to_json(decided))])
+        transactor.commit(list_records(decided))
     finally:
         transactor.close()
     return decided.recent[-1], decided

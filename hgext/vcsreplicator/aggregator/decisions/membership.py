@@ -4,7 +4,7 @@
 A joining mirror becomes active once it is caught up everywhere.
 """
 
-from ...log import ACKS, EVENTS, ROSTER, NewRecord, Record
+from ...log import ACKS, EVENTS, PENDING, ROSTER, NewRecord, Record
 from ...words import shape
 from ...words.errors import Refused, Rejected
 from ...words.roster import KEY, Mirror, MirrorState, Roster, RosterRequest, Verb
@@ -102,7 +102,8 @@ class RosterMembership:
         """
         changed = roster.version != self.roster.version
         self.roster, self._memory.output.roster = roster, True
-        self._memory.output.add(NewRecord(topic=ROSTER, key=KEY, value=shape.to_json(roster)))
+        for record in list_records(roster):
+            self._memory.output.add(record)
         if changed:
             self._memory.touched.update((name, it) for name, it in self._memory.repositories.items() if it.queue)
             self._memory.outstanding.note_all(self._memory.repositories)
@@ -118,6 +119,15 @@ class RosterMembership:
                 repository.take_level(mirror, None)
                 self._memory.output.add(NewRecord(topic=ACKS, key=f"{mirror}/{repository.id}", value=None))
         return True
+
+
+def list_records(roster: Roster) -> list[NewRecord]:
+    """List the records of a version, which one transaction writes.
+
+    Operators decided what it says, and nothing else has it: so `pending` has a copy, from which a start takes what `roster` lost.
+    """
+    value = shape.to_json(roster)
+    return [NewRecord(topic=topic, key=KEY, value=value) for topic in (ROSTER, PENDING)]
 
 
 def _find_lacking(mirror: Mirror, repository: Repository) -> int | None:
