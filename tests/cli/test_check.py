@@ -28,6 +28,7 @@ from hgext.vcsreplicator.config import load
 from hgext.vcsreplicator.log import SERVICES, STATE, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.reports import ServiceReporter
+from hgext.vcsreplicator.status.services import START
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.records import ServiceTrouble
 from hgext.vcsreplicator.words.shape import to_json
@@ -105,6 +106,13 @@ def test_a_relay_that_has_just_stopped_is_named_at_once(master: Path, relay: soc
     assert stopped in text
     (master / "repos/one/.hg/store/outbox.0001.log").unlink()
     assert stopped not in said(master)[1], "a mirror with the same roots"
+
+
+def test_the_card_of_a_stopped_relay_has_the_command_that_starts_it(master: Path, relay: socket.socket) -> None:
+    report(master)
+    relay.close()
+    [finding] = [each for each in json.loads(said(master, "--json")[1])["findings"] if "relay.sock" in each["text"]]
+    assert (finding.get("command"), finding.get("entry")) == (f"{START}relay", "VcsreplicatorServiceDown")
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from ..log.opening import identify_log
 from ..relay.settings import RelaySettings
 from ..status.findings import sort_findings
 from ..status.follower import Follower, look_at_destinations, look_at_topics
-from ..status.services import REPORTED_WITHIN, START, Expectations, finding_of
+from ..status.services import DOWN, REPORTED_WITHIN, START, Expectations, finding_of
 from ..status.summary import Summary, make_summary
 from ..status.wording import Finding, Severity
 from ..words.errors import BadConfig, Unavailable
@@ -138,8 +138,9 @@ def _find_stopped(relay: RelaySettings) -> list[Finding]:
         return []
     from ..relay.lacking import has_outbox  # a quarter of a second
 
-    text = f"the relay is not reachable at {relay.socket}: pushes wait in the outboxes; start it: {START}relay"
-    return [Finding(level=Severity.CRITICAL, text=text)] if has_outbox(relay.roots) else []
+    command = f"{START}relay"
+    text = f"the relay is not reachable at {relay.socket}: pushes wait in the outboxes; start it: {command}"
+    return [Finding(level=Severity.CRITICAL, text=text, command=command, entry=DOWN)] if has_outbox(relay.roots) else []
 
 
 def _find_on_disk(relay: RelaySettings, open_log: Callable[[], Log]) -> list[Finding]:

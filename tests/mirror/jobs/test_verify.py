@@ -375,3 +375,16 @@ def test_the_rest_between_two_rounds_is_not_longer_than_wanted(round_: Round, mo
     monkeypatch.setattr(verify, "compare", compare)
     verify.run(SETTINGS, round_.log, replace(OPTIONS, rest=0.05), stop=stop)
     assert began[-1] - began[0] < verify.RETRY
+
+
+def test_what_only_the_mirror_has_is_saved_before_a_copy_removes_it() -> None:
+    """After a restore of the master, the mirror may be the only place that has the newest pushes."""
+    said = {
+        outcome: verify.remedy(Verdict(mirror="alpha", repository="1", path="one", outcome=outcome))
+        for outcome in ComparisonOutcome
+    }
+    assert {outcome for outcome, text in said.items() if "heal alpha one" in text} == {
+        ComparisonOutcome.DIFFERS,
+        ComparisonOutcome.MISSING,
+    }
+    assert "docs/operating.md, Restore repositories" in said[ComparisonOutcome.AHEAD]

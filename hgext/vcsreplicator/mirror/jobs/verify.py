@@ -368,9 +368,11 @@ class _VerifyService:
 
 
 def remedy(verdict: Verdict) -> str:
-    """Return the command that copies the repository again, if an operator must act."""
+    """Return what an operator must do, if anything; a copy from the master removes what only the mirror has."""
     if verdict.outcome not in NEEDS_OPERATOR:
         return ""
+    if verdict.outcome is ComparisonOutcome.AHEAD:
+        return "; save first what only the mirror has (docs/operating.md, Restore repositories)"
     return f"; to copy it again: vcsreplicator heal {verdict.mirror} {visible(shlex.quote(verdict.path))} --yes"
 
 
