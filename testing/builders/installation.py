@@ -109,15 +109,7 @@ class Installation:
         return list(made)
 
     def _on_a_machine(self, name: str, service: dict[str, Any]) -> dict[str, Any]:
-        folder = self.cluster.folder / "machines" / name
-        folder.mkdir(parents=True)
-        config, common = folder / "vcsreplicator.toml", self.cluster.config.read_text()
-        lines = common.replace(f"{self.cluster.folder}/notifier.db", f"{folder}/notifier.db").splitlines()
-        config.write_text("\n".join(line for line in lines if not line.startswith("aggregator = ")))
-        alone = ["--user", "--map-root-user", "--pid", "--mount-proc", "--uts", "--fork", "--kill-child"]
-        start = ["sh", "-c", f'hostname {name} && exec "$@"', "sh"]
-        argv = [str(config) if word == str(self.cluster.config) else word for word in service["argv"]]
-        return {**service, "argv": ["unshare", *alone, *start, *argv]}
+        return on_a_machine(self.cluster, name, service)
 
     @contextmanager
     def pushing(self) -> Iterator[None]:
@@ -196,6 +188,19 @@ class Installation:
         assert begun is not None
         self.cluster.start("relay", "web-master")
         return begun
+
+
+def on_a_machine(cluster: Cluster, name: str, service: dict[str, Any]) -> dict[str, Any]:
+    """The service with a file, a name of its machine and processes of its own, which no other process sees."""
+    folder = cluster.folder / "machines" / name
+    folder.mkdir(parents=True)
+    config, common = folder / "vcsreplicator.toml", cluster.config.read_text()
+    lines = common.replace(f"{cluster.folder}/notifier.db", f"{folder}/notifier.db").splitlines()
+    config.write_text("\n".join(line for line in lines if not line.startswith("aggregator = ")))
+    alone = ["--user", "--map-root-user", "--pid", "--mount-proc", "--uts", "--fork", "--kill-child"]
+    start = ["sh", "-c", f'hostname {name} && exec "$@"', "sh"]
+    argv = [str(config) if word == str(cluster.config) else word for word in service["argv"]]
+    return {**service, "argv": ["unshare", *alone, *start, *argv]}
 
 
 def kill_all(pids: list[int]) -> None:

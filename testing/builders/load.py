@@ -27,7 +27,8 @@ PATIENCE = 120.0
 class Accepted:
     """A push of which the pusher was told that it is in: repository, the new head, how many attempts were cut short before.
 
-    `is_recorded` says that the pusher was told that the log has it, too, `is_kept` that it is kept and will be sent.
+    `is_recorded` says that the pusher was told that the log has it, too, `is_kept` that it is kept and will be sent. `began` and
+    `ended` are by the monotonic clock.
     """
 
     repository: str
@@ -35,6 +36,8 @@ class Accepted:
     attempts: int
     is_recorded: bool
     is_kept: bool = False
+    began: float = 0.0
+    ended: float = 0.0
 
 
 @dataclass(slots=True)
@@ -102,7 +105,7 @@ class Pusher(threading.Thread):
         """Pushes until told how it stands. A bookmark goes with the push that it is on."""
         books = self._must("--cwd", clone, "log", "-r", head, "-T", "{bookmarks}").split()
         flags = [word for book in books for word in ("-B", book)]
-        attempts, end = 0, time.monotonic() + PATIENCE
+        attempts, began = 0, time.monotonic()
         while True:
             attempts += 1
             try:
@@ -112,13 +115,20 @@ class Pusher(threading.Thread):
             if code == 0 or (code == 1 and "no changes found" in output and "abort:" not in output):
                 is_recorded = "recorded push in replication log" in output
                 is_kept = "is kept and will be sent" in output
-                self._load.accepted.append(
-                    Accepted(repository=name, head=head, attempts=attempts, is_recorded=is_recorded, is_kept=is_kept)
+                told = Accepted(
+                    repository=name,
+                    head=head,
+                    attempts=attempts,
+                    is_recorded=is_recorded,
+                    is_kept=is_kept,
+                    began=began,
+                    ended=time.monotonic(),
                 )
+                self._load.accepted.append(told)
                 return
             if "hg recover" in output:
                 self.developer.hg("--cwd", clone, "recover")
-            if time.monotonic() > end:
+            if time.monotonic() > began + PATIENCE:
                 raise AssertionError(f"{name}: refused for {PATIENCE:g} s, at last: {output}")
             time.sleep(self._random.uniform(0.05, 0.3))
 

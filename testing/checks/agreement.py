@@ -124,11 +124,11 @@ class Examiner:
         return output if code in (0, 1) else f"hg {arguments[0]}: exit {code}: {output}"
 
 
-def page(url: str) -> tuple[int, str]:
+def page(url: str, *, timeout: float = PATIENCE) -> tuple[int, str]:
     """(status, body) of a page; 0 if no server answers."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(url, timeout=PATIENCE) as answer:
+        with opener.open(url, timeout=timeout) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

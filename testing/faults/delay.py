@@ -8,16 +8,19 @@ import time
 from contextlib import suppress
 from typing import Self
 
+from testing.services.kafka import Kafka
+
 
 class DelayingProxy:
     """Listens on loopback at `port` and passes connections on to `target`; answers take `delay` seconds longer.
 
-    While `answers` is clear none comes.
+    While `answers` is clear none comes, while `requests` is clear the server gets nothing.
     """
 
     def __init__(self, *, delay: float) -> None:
         self.delay = delay
-        self.answers = threading.Event()
+        self.requests, self.answers = threading.Event(), threading.Event()
+        self.requests.set()
         self.answers.set()
         self.target = 0
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
@@ -29,6 +32,7 @@ class DelayingProxy:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.requests.set()
         self.answers.set()
         for end in (self._listener, *self._ends):
             with suppress(OSError):
@@ -39,7 +43,11 @@ class DelayingProxy:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self.target))
+                try:
+                    server = socket.create_connection(("127.0.0.1", self.target))
+                except OSError:
+                    client.close()
+                    continue
                 self._ends += [client, server]
                 waiting: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
                 for pump in (
@@ -52,6 +60,7 @@ class DelayingProxy:
     def _pass(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
             while piece := source.recv(1 << 16):
+                self.requests.wait()
                 sink.sendall(piece)
             sink.shutdown(socket.SHUT_WR)
 
@@ -74,3 +83,14 @@ class DelayingProxy:
                     sink.shutdown(socket.SHUT_RDWR)
                     return
                 sink.sendall(piece)
+
+
+class BehindProxy(Kafka):
+    """A broker that tells its clients to come through a proxy."""
+
+    def __init__(self, proxy: DelayingProxy) -> None:
+        super().__init__()
+        self._proxy, proxy.target = proxy, self.port
+
+    def _settings(self) -> dict[str, str]:
+        return {**super()._settings(), "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self._proxy.port}"}

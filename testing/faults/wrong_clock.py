@@ -10,7 +10,11 @@ import runpy
 import struct
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from testing.services.cache import CHECKOUT
 
 _SECONDS = struct.Struct("<d")
 
@@ -19,6 +23,15 @@ def set_clock(file: Path, ahead: float) -> None:
     """Set the clock so many seconds ahead, or back by a negative number."""
     with file.open("r+b" if file.exists() else "wb") as opened:
         opened.write(_SECONDS.pack(ahead))
+
+
+def clocked(service: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    """The service, as a cluster describes it, with the clock that this file sets."""
+    set_clock(file, 0.0)
+    argv = list(service["argv"])
+    program = argv.index("-m", argv.index("-P"))
+    argv[program : program + 1] = ["-m", "testing.faults.wrong_clock", str(file)]
+    return {**service, "argv": argv, "env": {**service["env"], "PYTHONPATH": str(CHECKOUT)}}
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from testing.builders.cluster import Cluster
-from testing.faults.campaign import told_in_order
+from testing.checks.lines import told_in_order
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes

@@ -20,7 +20,7 @@ from testing.builders.cluster import Cluster
 from testing.builders.developer import Developer
 from testing.builders.load import developer_environment
 from testing.checks import agreement, checker
-from testing.faults.campaign import told_in_order, try_line
+from testing.checks.lines import told_in_order, try_line
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
@@ -114,14 +114,19 @@ def nothing_is_told_while_a_mirror_is_away(folder: Path, repositories: int, time
         pushed = here.push(times)
         eventually(lambda: here.held() == count, every=0.5, timeout=PATIENCE, what="the aggregator holds them all")
         assert here.heads() == {}
-        assert len(try_line(here.cluster, too_early("repository-0", pushed["repository-0"][-1]), set())) == 4
+        assert (
+            len(try_line(here.cluster.about["mirrors"], too_early("repository-0", pushed["repository-0"][-1]), set()))
+            == 4
+        )
 
         here.cluster.start("mirror-beta")
         eventually(lambda: sum(map(len, here.heads().values())) >= count, timeout=PATIENCE, what="all have it")
         assert here.heads() == pushed
         assert told_in_order(here.cluster.lines()) == ([], 0)
         assert not [
-            missed for line in here.cluster.lines()[-repositories:] for missed in try_line(here.cluster, line, set())
+            missed
+            for line in here.cluster.lines()[-repositories:]
+            for missed in try_line(here.cluster.about["mirrors"], line, set())
         ]
         eventually(here.settled, every=0.5, timeout=PATIENCE, what="all is served")
         report = checker.check(checker.history(here.log))

@@ -27,7 +27,7 @@ from testing.builders.load import Load, Pusher, create
 from testing.builders.notifier.endpoint import Endpoint, Reply, Request
 from testing.builders.notifier.notifying import HOOKS, SUBSCRIPTION
 from testing.checks import agreement
-from testing.faults.campaign import announced, told_in_order
+from testing.checks.lines import announced, told_in_order
 from testing.waiting import eventually
 from tests.dashboard.conftest import AS_OPERATOR, users_file
 from tests.dashboard.test_carrying_out import DASHBOARD

@@ -18,7 +18,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from testing.builders.installation import PATIENCE, Installation, kill_all
 from testing.builders.load import create
 from testing.checks import agreement, checker
-from testing.faults.campaign import announced, told_in_order
+from testing.checks.lines import announced, told_in_order
 from testing.services.guard import descendants
 from testing.services.kafka.cluster import KafkaCluster
 from testing.waiting import eventually

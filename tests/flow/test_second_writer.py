@@ -24,10 +24,9 @@ from notifier.publishing.position import group
 from testing.builders.installation import PATIENCE, Installation
 from testing.builders.load import create
 from testing.checks import agreement, checker
-from testing.faults.campaign import announced, told_in_order
+from testing.checks.lines import announced, told_in_order
 from testing.faults.cut import Network
-from testing.faults.wrong_clock import set_clock
-from testing.services.cache import CHECKOUT
+from testing.faults.wrong_clock import clocked, set_clock
 from testing.services.guard import signal_all, stand_still
 from testing.services.kafka.batches import find_older_writers, find_returned_writers, read_batches
 from testing.services.kafka.cluster import KafkaCluster
@@ -56,17 +55,14 @@ class Faulty(Installation):
 
     def _on_a_machine(self, name: str, service: dict[str, Any]) -> dict[str, Any]:
         self.networks[name] = network = self._opened.enter_context(Network(self._ports))
-        made = super()._on_a_machine(name, service)
-        set_clock(self.clock(name), 0.0)
+        made = clocked(super()._on_a_machine(name, service), self.clock(name))
         config = self.clock(name).with_name("vcsreplicator.toml")
         # Else the notifier that works would wait for the stopped one, which has the file open.
         config.write_text(config.read_text().replace(str(self.cluster.notices), str(config.with_name("notices.jsonl"))))
         unshare, *rest = made["argv"]
         script = rest.index(f'hostname {name} && exec "$@"')
         rest[script] = f'hostname {name} && ip link set lo up && {{ {network.inside} & exec "$@"; }}'
-        program = script + 2 + rest[script + 2 :].index("-m")
-        rest[program : program + 1] = ["-m", "testing.faults.wrong_clock", str(self.clock(name))]
-        return {**made, "argv": [unshare, "--net", *rest], "env": {**made["env"], "PYTHONPATH": str(CHECKOUT)}}
+        return {**made, "argv": [unshare, "--net", *rest]}
 
     def clock(self, name: str) -> Path:
         return self.cluster.folder / "machines" / name / "clock"

@@ -20,7 +20,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from testing.builders.installation import PATIENCE, Installation
 from testing.builders.load import create
 from testing.checks import agreement, checker
-from testing.faults.campaign import announced, told_in_order
+from testing.checks.lines import announced, told_in_order
 from testing.services.guard import signal_all
 from testing.services.kafka.cluster import KafkaCluster, Member
 from testing.waiting import eventually

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from testing.builders.cluster import Cluster
-from testing.faults.campaign import told_in_order
+from testing.checks.lines import told_in_order
 from testing.services.cache import CHECKOUT
 from testing.waiting import eventually
 

@@ -9,7 +9,7 @@ import pytest
 from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
 from testing.builders.master.pushing import KEPT, RECORDED, events, new_master, running_relay
-from testing.faults.delay import DelayingProxy
+from testing.faults.delay import BehindProxy, DelayingProxy
 from testing.services.kafka import Kafka
 from testing.waiting import eventually
 
@@ -63,17 +63,6 @@ def test_pushes_wait_for_a_missing_topic_without_loss(master, kafka, unique_name
             master.commit("one", "b")
             assert RECORDED in master.push("one")
         assert [event.seq for event in events(log)["one"]] == [1, 2, 3]
-
-
-class BehindProxy(Kafka):
-    """A broker that tells its clients to come through a proxy."""
-
-    def __init__(self, proxy):
-        super().__init__()
-        self._proxy, proxy.target = proxy, self.port
-
-    def _settings(self):
-        return {**super()._settings(), "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self._proxy.port}"}
 
 
 # Its broker has an address of its own, so it starts for this test; `test_daemon.py` and `test_server.py` wait without one.

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The fault campaign finds what it looks for, in lines that a notifier could have written."""
+"""What is found in lines that a notifier could have written."""
 
 from typing import Any
 
 from testing.builders.load import Accepted
-from testing.faults.campaign import announced, told_in_order
+from testing.checks.lines import announced, told_in_order
 
 
 def line(

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Did the installation keep its promises? Decides by a history alone; pure.
+
+`judge` returns a line for each violation, which begins with its kind:
+
+- lost, twice: a destination never got an accepted push, or got it in two messages;
+- misordered: messages of a repository skip one, go back, or come before those of what was accepted earlier;
+- repeated: a message came again though no fault had struck for a while;
+- early: a message came before a mirror served the change that no fault took away, and that an operator had not deactivated;
+- silent: `check` said OK while an accepted push was undelivered for over a minute;
+- alarm: `check` reported something though all was healed and delivered for over a minute;
+- late: after a fault was healed, a destination got no push that began then within the fault's bound;
+- trouble: what an observer writes down because it must not be.
+
+An observation that took time counts only if no moment in it would excuse what was seen.
+"""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from testing.builders.load import Accepted
+from testing.checks.lines import announced, told_in_order
+from testing.faults.campaign.history import Seen, of_kind
+
+# Seconds for which a trouble may last before `check` must name it, and after all is well before it must say so.
+UNNAMED = 60.0
+# Seconds after a fault in which what was unconfirmed may come again: `takeover-after`, and the longest delay of a retry.
+REPEATED = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """One strike: the seconds from its end to the first message of a push that began after it, of each destination.
+
+    None: another fault struck before. `repeats` are the messages that came again until the next strike.
+    """
+
+    fault: Seen
+    seconds: dict[str, float | None] = field(default_factory=dict)
+    repeats: int = 0
+
+    @property
+    def worst(self) -> float | None:
+        """Of the slowest destination."""
+        known = [each for each in self.seconds.values() if each is not None]
+        return max(known) if known and len(known) == len(self.seconds) else None
+
+
+def judge(seen: Sequence[Seen]) -> list[str]:
+    """Return a line for each violation of a history that ended when all was healed and had settled."""
+    found = [*_judge_messages(seen), *_judge_repeats(seen), *_judge_looks(seen), *_judge_checks(seen)]
+    found += [
+        f"late: {each.fault.who}, healed at {each.fault.end:.1f}: {name} took {_tell(seconds)}, not {_within(each):.0f} s"
+        for each in find_recoveries(seen)
+        for name, seconds in each.seconds.items()
+        if seconds is not None and seconds > _within(each)
+    ]
+    return found + [f"trouble: {each.who} at {each.end:.1f}: {each.what['text']}" for each in of_kind(seen, "trouble")]
+
+
+def find_recoveries(seen: Sequence[Seen]) -> list[Recovery]:
+    """Return what each strike cost, in the order of the strikes."""
+    strikes = sorted(of_kind(seen, "struck"), key=lambda each: each.begin)
+    repeats = list_repeats(seen)
+    found = []
+    for strike, follower in zip(strikes, [*strikes[1:], None], strict=True):
+        until = follower.begin if follower else float("inf")
+        again = sum(strike.begin <= each.end < until for each in repeats)
+        found.append(Recovery(fault=strike, seconds=measure_recovery(seen, strike, until), repeats=again))
+    return found
+
+
+def measure_recovery(seen: Sequence[Seen], strike: Seen, until: float) -> dict[str, float | None]:
+    """Return the seconds for each destination; infinite if it got nothing although nothing struck any more."""
+    later = {each.what["head"] for each in of_kind(seen, "pushed") if strike.end <= each.begin < until}
+    first: dict[str, float | None] = dict.fromkeys(_destinations(seen))
+    if not later:
+        return first
+    for each in of_kind(seen, "delivered"):
+        if first[each.who] is None and each.end >= strike.end and later.intersection(each.what["heads"]):
+            first[each.who] = each.end - strike.end
+    waited = min(until, seen[-1].end) - strike.end
+    overdue = float("inf") if waited > strike.what["within"] else None
+    return {
+        name: seconds if seconds is not None and strike.end + seconds < until else overdue
+        for name, seconds in first.items()
+    }
+
+
+def list_repeats(seen: Iterable[Seen]) -> list[Seen]:
+    """Return the deliveries of messages that their destination had got before."""
+    known: set[tuple[str, str]] = set()
+    found = []
+    for each in of_kind(seen, "delivered"):
+        if (message := (each.who, each.what["id"])) in known:
+            found.append(each)
+        known.add(message)
+    return found
+
+
+def tell_seconds(recoveries: Iterable[Recovery]) -> tuple[str, str]:
+    """Return median and worst of strikes as texts, a dash if none could be measured."""
+    known = [each.worst for each in recoveries if each.worst is not None]
+    return (_tell(statistics.median(known)), _tell(max(known))) if known else ("–", "–")
+
+
+def _judge_messages(seen: Sequence[Seen]) -> list[str]:
+    accepted = [
+        Accepted(repository=each.who, head=each.what["head"], attempts=each.what["attempts"], is_recorded=True)
+        for each in sorted(of_kind(seen, "pushed"), key=lambda each: each.end)
+    ]
+    lines = defaultdict[str, list[dict[str, object]]](list)
+    for each in of_kind(seen, "delivered"):
+        lines[each.who].append({**each.what, "data": {"heads": each.what["heads"]}})
+    found = []
+    for name, got in sorted(lines.items()):
+        misordered, _ = told_in_order(got)
+        found += [f"misordered: {name}: {text}" for text in misordered]
+        for text in announced(got, accepted):
+            kind = "misordered" if "accepted earlier" in text else "lost" if "in 0 messages" in text else "twice"
+            found.append(f"{kind}: {name}: {text}")
+    return found
+
+
+def _judge_repeats(seen: Sequence[Seen]) -> list[str]:
+    return [
+        f"repeated: {each.who} got {each.what['id']} again at {each.end:.1f}"
+        for each in list_repeats(seen)
+        if not _struck_during(seen, each.end - REPEATED, each.end)
+    ]
+
+
+def _judge_looks(seen: Sequence[Seen]) -> list[str]:
+    return [
+        f"early: {each.who} at {each.begin:.1f}: {'; '.join(each.what['missing'])}"
+        for each in of_kind(seen, "looked")
+        if each.what["missing"] and each.who not in _spared_during(seen, each.begin, each.end)
+    ]
+
+
+def _judge_checks(seen: Sequence[Seen]) -> list[str]:
+    delivered = {
+        (each.who, head): each.end for each in reversed(of_kind(seen, "delivered")) for head in each.what["heads"]
+    }
+    waits = [
+        (each.end, delivered.get((name, each.what["head"]), float("inf")), name, each.what["head"])
+        for each in of_kind(seen, "pushed")
+        for name in _destinations(seen)
+    ]
+    found = []
+    for check in of_kind(seen, "checked"):
+        owed = [wait for wait in waits if wait[0] < check.begin - UNNAMED and wait[1] > check.end]
+        if owed and not check.what["findings"]:
+            found.append(f"silent: check says OK at {check.begin:.1f}, {owed[0][2]} has waited since {owed[0][0]:.1f}")
+        was_well = all(not (since < check.end and until > check.begin - UNNAMED) for since, until, *_ in _late(waits))
+        if check.what["findings"] and was_well and not _struck_during(seen, check.begin - UNNAMED, check.end):
+            found.append(f"alarm: check says at {check.end:.1f}: {'; '.join(check.what['findings'])}")
+    return found
+
+
+def _late(waits: Iterable[tuple[float, float, str, str]]) -> list[tuple[float, float, str, str]]:
+    """The waits that are no part of a push's ordinary way."""
+    return [wait for wait in waits if wait[1] - wait[0] > UNNAMED / 6]
+
+
+def _struck_during(seen: Iterable[Seen], begin: float, end: float) -> bool:
+    return any(each.begin <= end and each.end >= begin for each in of_kind(seen, "struck"))
+
+
+def _spared_during(seen: Iterable[Seen], begin: float, end: float) -> set[str]:
+    """Mirrors of which nothing is promised in this time, because a fault took them away and its bound is not over."""
+    strikes = of_kind(seen, "struck")
+    return {
+        mirror
+        for each in strikes
+        if each.begin <= end and each.end + each.what["within"] >= begin
+        for mirror in each.what["spares"]
+    }
+
+
+def _destinations(seen: Iterable[Seen]) -> list[str]:
+    return sorted({each.who for each in of_kind(seen, "delivered")})
+
+
+def _within(recovery: Recovery) -> float:
+    return float(recovery.fault.what["within"])
+
+
+def _tell(seconds: float) -> str:
+    return "more" if seconds == float("inf") else f"{seconds:.1f} s"

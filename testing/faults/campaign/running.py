@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""One campaign: pushers at work, faults by a seed, one after the other, then all is healed, settles and is compared."""
+
+import random
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from testing.builders.load import Pusher, create
+from testing.checks import agreement
+from testing.faults.campaign.history import History, Seen, of_kind
+from testing.faults.campaign.judge import measure_recovery
+from testing.faults.campaign.observing import compare, observing
+from testing.faults.campaign.site import Site
+from testing.faults.campaign.table import FAULTS, Fault
+from testing.warm import is_stem
+
+PUSHERS, REPOSITORIES = 3, 6
+# Seconds to wait for what must follow the last fault, and for which `check` is still asked then.
+SETTLE, ASKED_ON = 180.0, 75.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to do: the seed decides which of `faults` strike, for `seconds`, or `strikes` of them.
+
+    Each strikes once before any strikes again. A `pause` between two is up to chance; `waits_recovered` waits for the recovery too.
+    """
+
+    seed: int
+    faults: Sequence[Fault] = FAULTS
+    seconds: float = 0.0
+    strikes: int = 0
+    pause: float = 2.0
+    is_whole: bool = True
+
+
+def draw(plan: Plan) -> Iterator[tuple[Fault, random.Random]]:
+    """Yield the schedule, endless: each fault with the chance that decides all else about it."""
+    chance, number = random.Random(plan.seed), 0
+    while True:
+        for fault in chance.sample(plan.faults, len(plan.faults)):
+            yield fault, random.Random(f"{plan.seed}-{number}")
+            number += 1
+
+
+def run(plan: Plan, folder: Path) -> list[Seen]:
+    """Run one campaign in an empty folder; the history, which is in its file `history.jsonl` too."""
+    history = History(folder / "history.jsonl")
+    with Site(folder, history, is_whole=plan.is_whole) as site:
+        names = [f"repository-{number}" for number in range(REPOSITORIES)]
+        create(site.cluster, names)
+        with observing(site):
+            with _pushing(site, names, plan.seed):
+                _strike_each(site, plan)
+            _settle(site, names)
+            if plan.is_whole:
+                time.sleep(ASKED_ON)
+        compare(site, names)
+    for process in agreement.processes_below(folder):
+        if not is_stem(process):
+            history.add("trouble", f"process {process}", text="is left behind")
+    history.close()
+    return history.seen
+
+
+@contextmanager
+def _pushing(site: Site, names: list[str], seed: int) -> Iterator[None]:
+    """Pushers at work; at the end each has been told how its last push stands."""
+    stop = threading.Event()
+    for number in range(PUSHERS):
+        site.pushers.append(Pusher(site.cluster, names[number::PUSHERS], site.load, stop, f"{seed}-{number}"))
+    for pusher in site.pushers:
+        pusher.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for pusher in site.pushers:
+            pusher.join()
+
+
+def _strike_each(site: Site, plan: Plan) -> None:
+    """In the main thread: the kernel ends what a thread started when that thread ends."""
+    began = time.monotonic()
+    for count, (fault, chance) in enumerate(draw(plan)):
+        if count >= plan.strikes and time.monotonic() - began >= plan.seconds:
+            return
+        site.random = chance
+        time.sleep(chance.uniform(0, plan.pause))
+        _strike(site, fault)
+        if plan.is_whole:
+            _wait_recovered(site, fault)
+        site.spared.clear()
+
+
+def _strike(site: Site, fault: Fault) -> None:
+    site.spared.update(fault.spares)
+    begin = site.history.clock()
+    try:
+        with fault.strike(site):
+            time.sleep(fault.hold if site.is_whole else 0.0)
+    except Exception:
+        site.history.add("trouble", fault.id, text=traceback.format_exc())
+    site.revive()
+    within = fault.within if site.is_whole else SETTLE
+    site.history.add("struck", fault.id, begin=begin, within=within, spares=fault.spares)
+
+
+def _wait_recovered(site: Site, fault: Fault) -> None:
+    """Wait until each destination has a push that began after the fault; not for ever."""
+    strike = of_kind(site.history.seen, "struck")[-1]
+    end = time.monotonic() + 1.5 * fault.within
+    while time.monotonic() < end:
+        seconds = measure_recovery(site.history.seen, strike, float("inf"))
+        if seconds and all(each is not None and each != float("inf") for each in seconds.values()):
+            return
+        site.revive()
+        time.sleep(0.3)
+
+
+def _settle(site: Site, names: list[str]) -> None:
+    """Return once mirrors serve all that the master has, and every destination has all that was pushed."""
+    end = time.monotonic() + SETTLE
+    while waiting := [*agreement.unsettled(site.cluster, site.log, names), *_list_undelivered(site)]:
+        if time.monotonic() > end:
+            for each in waiting:
+                site.history.add("trouble", "settling", text=f"not settled after {SETTLE:g} s: {each}")
+            return
+        site.revive()
+        time.sleep(0.5)
+
+
+def _list_undelivered(site: Site) -> list[str]:
+    delivered: dict[str, set[str]] = {}
+    for each in of_kind(list(site.history.seen), "delivered"):
+        delivered.setdefault(each.who, set()).update(each.what["heads"])
+    pushed = {each.head for each in site.load.accepted}
+    return [f"{name} lacks {len(pushed - heads)} pushes" for name, heads in delivered.items() if pushed - heads]
