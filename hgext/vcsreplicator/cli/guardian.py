@@ -132,7 +132,7 @@ def _list_queue_cells(found: Any, *, is_dry_run: bool) -> tuple[str, ...]:
         notes.append(f"{found.filling.name.lower()} its limit")
     if not queue.consumers:
         notes.append("no consumer")
-    if not queue.is_bounded:
+    if queue.is_bounded is False:
         notes.append("unbounded")
     messages = "?" if queue.messages is None else str(queue.messages)
     return queue.name, messages, str(queue.consumers), found.owner, ", ".join(notes)

@@ -15,7 +15,6 @@ from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import MalformedEvent, Unavailable, visible
 
 from .clients import Clients, client_of, is_queue_name
-from .filling import read_queue
 from .mail import MailServer
 from .management import Management
 from .requirements import CheckResult, Requirement, result, unknown
@@ -23,7 +22,7 @@ from .sampling import take_sample
 from .settings import Deletion, GuardianSettings
 from .state import find_last_round
 from .trial import Trial
-from .watching import COLUMNS
+from .watching import list_queues
 
 # Rounds of the watch that may be missing until it counts as stopped.
 ROUNDS_MISSED = 3
@@ -136,7 +135,7 @@ def _of_channels_and_consumers(management: Management, vhost: str, client: str |
 
 
 def _of_queues(management: Management, settings: GuardianSettings, client: str | None) -> Iterator[CheckResult]:
-    every = map(read_queue, management.rows("queues", settings.vhost, columns=COLUMNS))
+    every = list_queues(management, settings.vhost)
     queues = [each for each in every if client in (None, client_of(each.name))]
     found = [(queue.name, is_queue_name(queue.name)) for queue in queues]
     yield _expect_all(Requirement.QUEUE_NAME, "queues", found)

@@ -35,14 +35,17 @@ class QueueStep(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedQueue:
-    """A queue as the broker lists it; `messages` is None if it has not counted them."""
+    """A queue as the broker lists it; `messages` is None if it has not counted them.
+
+    `is_bounded` is None if no policy bounds it and its arguments were not listed.
+    """
 
     name: str
     messages: int | None
     consumers: int
     durable: bool
     auto_delete: bool
-    is_bounded: bool
+    is_bounded: bool | None
 
 
 def read_queue(row: Mapping[str, Any]) -> WatchedQueue:
@@ -52,13 +55,14 @@ def read_queue(row: Mapping[str, Any]) -> WatchedQueue:
     given |= set(policy) if isinstance(policy, Mapping) else set()
     is_stream = isinstance(arguments, Mapping) and arguments.get("x-queue-type") == "stream"
     messages, consumers = row.get("messages"), row.get("consumers")
+    is_bounded = any(bound in given for bound in (_STREAM_BOUNDS if is_stream else _BOUNDS))
     return WatchedQueue(
         name=str(row.get("name")),
         messages=messages if isinstance(messages, int) else None,
         consumers=consumers if isinstance(consumers, int) else 0,
         durable=bool(row.get("durable")),
         auto_delete=bool(row.get("auto_delete")),
-        is_bounded=any(bound in given for bound in (_STREAM_BOUNDS if is_stream else _BOUNDS)),
+        is_bounded=is_bounded if is_bounded or "arguments" in row else None,
     )
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Mails to owners of queues.
 
-Names in them are a client's choice, so they stay within their line; addresses are checked where they enter (`settings.ADDRESS`).
+Names in them are a client's choice, and reports come from the log: both stay within their line. Addresses are checked where they
+enter (`settings.ADDRESS`).
 """
 
 import contextlib
@@ -58,12 +59,12 @@ def _write_subject(reports: Sequence[QueueReport]) -> str:
     [report] = reports
     name = visible(report.queue)
     name = name if len(name) <= SUBJECT_NAME else name[:SUBJECT_NAME] + "…"
-    return f"Pulse: {name}: {report.what.partition(',')[0]}"
+    return f"Pulse: {name}: {visible(report.what).partition(',')[0]}"
 
 
 def _describe_report(report: QueueReport) -> str:
     when = datetime.datetime.fromtimestamp(report.time, datetime.UTC)
-    return f"{when:%Y-%m-%d %H:%M} UTC  {visible(report.queue)}: {report.messages} messages: {report.what}"
+    return f"{when:%Y-%m-%d %H:%M} UTC  {visible(report.queue)}: {report.messages} messages: {visible(report.what)}"
 
 
 def _describe_limits(settings: GuardianSettings) -> str:

@@ -32,8 +32,8 @@ from .management import Management
 from .settings import GuardianSettings
 from .state import GuardianState, QueueDeletion, QueueReport, open_state
 
-# The columns of the broker's list of queues.
-COLUMNS = "name,messages,consumers,durable,auto_delete,exclusive,arguments,effective_policy_definition"
+# The columns of the broker's list of queues, without the arguments.
+COLUMNS = "name,messages,consumers,durable,auto_delete,effective_policy_definition"
 
 # Seconds after which a round begins no further mail: a mail server that is slow must not keep it from looking at queues.
 MAILING = 30.0
@@ -99,7 +99,7 @@ class QueueWatch:
         self._settle_deletions()
         owners = self._clients.owners()
         fillings = self.state.fillings()
-        queues = [read_queue(row) for row in self._management.rows("queues", self.settings.vhost, columns=COLUMNS)]
+        queues = list_queues(self._management, self.settings.vhost)
         found = []
         for queue in queues:
             owner = owners.get(client_of(queue.name) or "") or self.settings.operator
@@ -222,11 +222,24 @@ class QueueWatch:
         self.state.forget_reports(reports)
 
 
+def list_queues(management: Management, vhost: str) -> list[WatchedQueue]:
+    """Return the queues of a virtual host, without their arguments if the list cannot be read with them.
+
+    A client may give a queue arguments of any depth and size, and must not so keep the guardian from others' queues.
+    """
+    try:
+        return [read_queue(row) for row in management.rows("queues", vhost, columns=f"{COLUMNS},arguments")]
+    except (BadConfig, Unavailable) as error:
+        queues = [read_queue(row) for row in management.rows("queues", vhost, columns=COLUMNS)]
+        logger.warning("arguments of queues not read; which are unbounded is not known", reason=str(error))
+        return queues
+
+
 def _list_odd_queues(found: list[QueueFinding]) -> dict[str, set[str]]:
     queues = [each.queue for each in found]
     return {
         "unconsumed": {queue.name for queue in queues if not queue.consumers},
-        "unbounded": {queue.name for queue in queues if not queue.is_bounded},
+        "unbounded": {queue.name for queue in queues if queue.is_bounded is False},
         "misnamed": {queue.name for queue in queues if not is_queue_name(queue.name)},
     }
 

@@ -59,16 +59,17 @@ def test_a_queue_with_a_consumer_is_deleted_only_if_the_setting_says_so() -> Non
 @pytest.mark.parametrize(
     ("row", "is_bounded"),
     [
-        ({}, False),
+        ({}, None),
+        ({"arguments": []}, False),
         ({"arguments": {"x-max-length": 5}}, True),
         ({"arguments": {"x-max-length-bytes": 5}}, True),
         ({"arguments": {"x-message-ttl": 5}}, False),
         ({"effective_policy_definition": {"max-length": 5}}, True),
-        ({"effective_policy_definition": []}, False),
+        ({"effective_policy_definition": []}, None),
         ({"arguments": {"x-queue-type": "stream"}}, False),
         ({"arguments": {"x-queue-type": "stream", "x-max-age": "1D"}}, True),
         ({"arguments": "nonsense"}, False),
     ],
 )
-def test_a_queue_is_bounded_by_its_arguments_or_its_policy(row: dict[str, Any], is_bounded: bool) -> None:
+def test_a_queue_is_bounded_by_its_arguments_or_its_policy(row: dict[str, Any], is_bounded: bool | None) -> None:
     assert read_queue({"name": "q", **row}).is_bounded is is_bounded

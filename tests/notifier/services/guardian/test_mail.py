@@ -54,6 +54,18 @@ def test_a_queue_name_stays_within_its_line(name: str) -> None:
     assert sum("queue/a/" in line for line in made.get_content().splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    "what",
+    ["deleted\nBcc: victim@x.example", "deleted\ud800", "\x1b[2Jdeleted"],
+    ids=["header", "surrogate", "terminal"],
+)
+def test_a_report_of_a_stranger_stays_within_its_line(what: str) -> None:
+    made = compose([a_report(what=what)], some_settings(), to=OWNER, now=0)
+    assert b"\nBcc:" not in made.as_bytes()
+    assert "\x1b" not in made["Subject"] + made.get_content()
+    assert sum("deleted" in line for line in made.get_content().splitlines()) == 1
+
+
 @pytest.mark.processes
 def test_a_mail_goes_by_starttls_with_a_login(tmp_path: Path) -> None:
     with Mailbox(tls_folder=tmp_path) as mailbox:

@@ -3,6 +3,7 @@
 
 import itertools
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,7 @@ from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import BadConfig, Fenced, Unavailable
 from hgext.vcsreplicator.words.records import ServiceReport
 from hgext.vcsreplicator.words.shape import from_json
-from notifier.services.guardian import watching
+from notifier.services.guardian import management, watching
 from notifier.services.guardian.broker import DeletionOutcome, connected, delete_queue
 from notifier.services.guardian.filling import QueueStep
 from notifier.services.guardian.settings import Deletion, GuardianSettings
@@ -562,3 +563,23 @@ def test_a_queue_whose_name_is_no_unicode_is_reported_like_others(
     eventually(lambda: any(each.queue.messages == 4 for each in watch.round()), "the count")
     [mail] = mailbox.to(f"{client}@owners.example")
     assert mail["Subject"].startswith(f"Pulse: queue/{client}/")
+
+
+def test_no_argument_of_a_queue_keeps_the_guardian_from_others(
+    guarded: Guarded, watch: QueueWatch, mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(management, "LARGEST_ANSWER", 64 * 1024)
+    alice, mallory = guarded.add("alice"), guarded.add("mallory")
+    deep: dict[str, Any] = {}
+    for _ in range(1500):  # more than Python's parser of JSON takes
+        deep = {"x": deep}
+    usual = sys.getrecursionlimit()
+    sys.setrecursionlimit(20_000)
+    try:
+        guarded.queue(mallory, "deep", **{"x-note": deep})
+    finally:
+        sys.setrecursionlimit(usual)
+    guarded.queue(mallory, "large", **{"x-note": "x" * 100_000})
+    guarded.queue(alice, messages=4, **{"x-max-length": 100})
+    eventually(lambda: any(each.queue.messages == 4 for each in watch.round()), "the count")
+    assert subjects(mailbox, f"{alice}@owners.example") == [f"Pulse: queue/{alice}/q: {NEAR}"]
