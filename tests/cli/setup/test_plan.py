@@ -79,7 +79,14 @@ def test_setup_copies_no_unit_that_a_package_gave_to_systemd() -> None:
     paths = [path for path in files(make_plan(answer(), found, with_systemd=True)) if path.startswith("/etc/systemd")]
     copies = {path.rpartition("/")[2] for path in paths if path.endswith(".service")}
     assert copies == {"vcsreplicator-web-alpha.service"}  # the package has no unit of this name
-    assert "/etc/systemd/system/vcsreplicator-relay.service.d/setup.conf" in paths
+    assert "/etc/systemd/system/vcsreplicator-relay.service.d/10-setup.conf" in paths
+
+
+def test_what_systemctl_edit_writes_overrides_what_setup_adds() -> None:
+    """systemd reads additions in the order of their names, and `systemctl edit` writes override.conf."""
+    names = {path.rpartition("/")[2] for path in files(plan()) if path.endswith(".conf")}
+    assert names
+    assert max(names) < "override.conf"
 
 
 def test_setup_copies_a_unit_that_runs_programs_of_another_folder() -> None:
@@ -121,7 +128,7 @@ def test_every_unit_runs_as_a_user_that_the_plan_makes(role: Role) -> None:
 @pytest.mark.parametrize("role", Role)
 def test_additions_of_a_unit_repeat_no_line(role: Role) -> None:
     for path, text in files(plan(role)).items():
-        if path.endswith("/setup.conf"):
+        if path.endswith("/10-setup.conf"):
             lines = text.splitlines()
             assert sorted(lines) == sorted(set(lines)), path
 

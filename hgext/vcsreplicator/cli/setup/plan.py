@@ -189,7 +189,7 @@ def _list_files(answers: HostAnswers, found: FoundHost) -> Iterator[SetupStep]:
         yield GiveSecret(texts.PASSWORD, answers.services_user)
     for unit in texts.list_units(answers):
         packaged, additions = found.units[f"vcsreplicator-{unit.packaged}.service"], unit.write_additions()
-        for path, text in ((unit.file, packaged), (f"{unit.file}.d/setup.conf", additions)):
+        for path, text in ((unit.file, packaged), (f"{unit.file}.d/10-setup.conf", additions)):
             here = text.replace(f"{texts.PACKAGED}/", f"{found.programs}/")
             # A copy would hide the unit of the package's next release.
             if here != found.known_units.get(PurePath(path).name):
