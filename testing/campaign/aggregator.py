@@ -26,7 +26,7 @@ class Aggregator(Process):
 
     def begin(self) -> None:
         key = str(self.folder / "aggregator.key")
-        self._settings = AggregatorSettings(beat=1.0, takeover_after=3.0, key=key)
+        self._settings = AggregatorSettings(beat=1.5, takeover_after=3.0, key=key)
         self._poison, self._silence = Poison(), Silence(self.clock.monotonic())
         self._reader: StandbyReader | None = None
         self._transactor: Transactor | None = None

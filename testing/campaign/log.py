@@ -127,6 +127,10 @@ class ProcessReader:
     def poll(self, timeout: float, *, limit: int = 500) -> list[Record]:
         return self._log.call(lambda: self._reader.poll(0.0, limit=limit))
 
+    def has_more(self) -> bool:
+        """Whether a poll would find anything, or that a position is gone; no call of the log."""
+        return self._reader.anything(self._log.memory._ends)
+
     def positions(self) -> dict[PartitionKey, int]:
         return self._reader.positions()
 

@@ -111,6 +111,8 @@ class Relay(Process):
     Once another master was promoted, its repositories refuse pushes, and nothing of them is sent.
     """
 
+    pace = 4
+
     def __init__(self, stage: Stage, name: str, folder: Path, master: Master) -> None:
         super().__init__(stage, name, folder)
         self.master, self.root, self.is_cut = master, folder / name, False

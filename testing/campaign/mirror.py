@@ -35,7 +35,7 @@ from hgext.vcsreplicator.words.roster import KEY as ROSTER_KEY
 from hgext.vcsreplicator.words.roster import Roster
 from hgext.vcsreplicator.words.shape import try_json
 from testing.campaign.history import Kind, Seen
-from testing.campaign.log import Call
+from testing.campaign.log import Call, ProcessReader
 from testing.campaign.process import Process
 from testing.campaign.stage import Stage
 
@@ -54,7 +54,12 @@ class SteppedSource(Source):
 
     @property
     def can_step(self) -> bool:
-        return self.may_read.is_set() and self._room._value > 0
+        return self.may_read.is_set() and self._room._value > 0 and self._has_work()
+
+    def _has_work(self) -> bool:
+        """Whether a step would do more than find the end of the topics again, which costs as much as to read something."""
+        is_reading = self._follows is None and not self._is_new and self._expired is None
+        return not is_reading or cast(ProcessReader, self._reader).has_more()
 
     def step(self) -> None:
         """Read one batch, as `_read_stream` does."""
