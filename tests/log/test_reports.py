@@ -2,18 +2,15 @@
 """Reports of services, where the log does not take them."""
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from hgext.vcsreplicator.log import EVENTS, SERVICES, reports, topics
-from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.records import ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.shape import from_json
-from testing.builders.log.log_storage import Storage
-from testing.builders.log.memorylog import MemoryLog, MemoryReader
+from testing.builders.log.memorylog import MemoryLog
 from testing.clock import HandClock
 
 
@@ -91,60 +88,34 @@ def test_a_trouble_whose_text_differs_in_a_number_is_no_other_trouble(monkeypatc
     assert report("/repos/1: cannot be read: damaged", texts[0].replace("/repos/1", "/repos/2")) == 4
 
 
-def test_a_process_that_reports_as_the_same_service_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_process_that_reports_as_the_same_service_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = HandClock()
     monkeypatch.setattr(reports.time, "monotonic", clock.monotonic)
     log = MemoryLog(clock=clock)
     log.create(topics())
     former, first, second = (reports.ServiceReporter(log, "relay hg") for _ in range(3))
     destination = reports.ServiceReporter(log, "destination hooks")
+    reader = log.reader({(SERVICES, 0): 0})
 
     def report(seconds: float, *reporters: reports.ServiceReporter) -> list[bool]:
         """For so long, each by a clock of its own; whether each of them shares its name afterwards."""
         for _ in range(round(seconds / 5)):
             clock.advance(5)
             for number, reporter in enumerate((*reporters, destination)):
-                reporter.search()
+                reporter.look_for_rival()
                 reporter.report([], now=clock.now() + number / 10)
+            for record in reader.poll(0):
+                for reporter in reporters:
+                    reporter.note_record(record)
         return [reporter.is_shared for reporter in reporters]
 
     report(60, former)
-    searches, open_reader = list[float](), log.reader
-
-    def note(positions: dict[tuple[str, int], int]) -> MemoryReader:
-        searches.append(clock.monotonic())
-        return open_reader(positions)
-
-    monkeypatch.setattr(log, "reader", note)
-    assert report(90, first) == [False], "the reports of a former process are older than its own"
-    assert len(searches) > 1
-    searches.clear()
-    assert report(2 * reports.INTERVAL, first, second) == [True, True]
-    assert len(searches) <= 6, "each searches once before a report"
-    with monkeypatch.context() as slow:
-        slow.setattr(reports, "TIMEOUT", 0.0)
-        assert report(2 * reports.INTERVAL, second) == [True], "a search that the log does not let end says nothing"
+    [late] = [record for record in log.records(SERVICES) if record.key == "relay hg"]
+    report(5, first)
+    first.note_record(late)
+    assert report(reports.INTERVAL, first) == [False], "the reports of a former process are older than its own"
+    assert report(3 * reports.INTERVAL, first, second) == [True, True]
     assert report(2 * reports.INTERVAL, second) == [False]
-
-
-def test_a_process_that_reports_as_the_same_service_is_found_in_each_log(
-    storage: Storage, opened: ExitStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reports, "INTERVAL", 0.0)
-    log = opened.enter_context(open_log(storage.url, creates=True))
-    log.create([topic for topic in topics() if topic.name == SERVICES])
-    first, second = (reports.ServiceReporter(log, "relay hg") for _ in range(2))
-    for now in range(2):
-        for reporter, part in ((first, 0.0), (second, 0.5)):
-            reporter.search()
-            reporter.report([], now=now + part)
-    first.search()
-    assert (first.is_shared, second.is_shared) == (True, True)
-    first.report([], now=2)
-    first.search()
-    assert not first.is_shared
 
 
 def test_the_same_trouble_of_two_paths_with_blanks_is_two_troubles() -> None:

@@ -27,7 +27,6 @@ from kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from structlog.testing import capture_logs
 
 from hgext.vcsreplicator.demo.layout import PROGRAM
 from hgext.vcsreplicator.demo.ports import free_port
@@ -39,11 +38,9 @@ from hgext.vcsreplicator.log import (
     NOTICES,
     ROSTER,
     ROSTER_REQUESTS,
-    SERVICES,
     WATCHES,
     Log,
     NewRecord,
-    reports,
     topics,
 )
 from hgext.vcsreplicator.log.opening import open_log
@@ -189,24 +186,6 @@ def test_an_installation_runs_with_the_documented_rights(tmp_path: Path, kafka: 
         eventually(lambda: len(cluster.lines()) > before, "the next notice")
         for role in ("relay", "mirror-alpha", "mirror-beta", "aggregator", "notifier"):
             assert "not authorized" not in cluster.output(role)
-
-
-def test_a_service_that_may_not_read_the_reports_still_writes_its_own(
-    tmp_path: Path, kafka: StrictKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reports, "INTERVAL", 0.0)
-    place = ResourcePattern(ResourceType.TOPIC, SERVICES, ACLResourcePatternType.LITERAL)
-    with closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap)) as admin:
-        admin.create_acls([ACL("User:edge", "*", ACLOperation.WRITE, ACLPermissionType.ALLOW, place)])
-    with open_log(kafka.url_of("edge", tmp_path)) as log, capture_logs() as lines:
-        reporter = reports.ServiceReporter(log, "relay hg")
-        for now in (1.0, 2.0):
-            reporter.search()
-            reporter.report([], now=now)
-    assert [line["event"] for line in lines] == ["reports of other processes not read"]
-    assert REFUSED.search(lines[0]["reason"])
-    assert not reporter.is_shared
-    assert count(kafka, SERVICES) == 2
 
 
 def test_a_mirror_is_filled_and_compared_with_the_rights_of_its_user(tmp_path: Path, kafka: StrictKafka) -> None:

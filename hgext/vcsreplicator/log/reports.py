@@ -5,7 +5,6 @@ import re
 import time
 from collections import deque
 from collections.abc import Collection
-from contextlib import closing
 from dataclasses import replace
 
 import structlog
@@ -22,9 +21,7 @@ INTERVAL = 20.0
 REST = 20.0
 # Seconds that the log may take; if it fails, a newer report follows.
 TIMEOUT = 2.0
-# Seconds of one wait for records in a search, which takes at most TIMEOUT, and what the log takes to answer besides.
-POLL = 0.2
-# Own reports that a search distinguishes from those of another process: more than may come into the topic late.
+# Own reports that are told from those of another process: more than may come into the topic late.
 OWN = 20
 # Troubles that a report names, and characters of each.
 NAMED, KEPT = 20, 1000
@@ -44,18 +41,18 @@ logger = structlog.get_logger()
 
 
 class ServiceReporter:
-    """Writes the reports of one service; used by one thread, but for `note_answer`.
+    """Writes the reports of one service; used by one thread, but for `note_answer` and `note_record`.
 
     It writes at most one in INTERVAL seconds, unless the troubles change by more than a number. After a report that the log did not
     take, it writes none for REST seconds, or until `note_answer`. The reports say how many partitions `topic` has for the service,
     if that is known.
 
-    `is_shared` says that another process reports as the same service, if the service searches for one.
+    `is_shared` says that another process reports as the same service, if the service looks for one.
     """
 
     def __init__(self, log: Log, service: str, *, topic: str | None = None) -> None:
         self._log, self._service, self._topic = log, service, topic
-        self.is_shared = False
+        self.is_shared = self._has_rival = False
         # Where the newest own report stands, and the times of the newest ones: what became of one may be unclear.
         self._written: int | None = None
         self._own = deque[float](maxlen=OWN)
@@ -109,28 +106,21 @@ class ServiceReporter:
             self._due, self._failed_at, self._rests_until = float("-inf"), started, time.monotonic() + REST
             logger.warning("report not written", reason=str(error))
 
-    def search(self) -> None:
-        """Search for another process that reports as this service, if a report is due.
+    def note_record(self, record: Record) -> None:
+        """Note a record of `services`, for the thread that reads them.
 
-        Call it before each report, which would replace the other one's. Behind the newest own report stand only those of a process
-        that runs now. A search that the log does not let end changes nothing.
+        Behind the newest own report stand only those of a process that runs now.
         """
-        started = time.monotonic()
-        if self._written is None or started < self.due:
-            return
-        begin, place, found, deadline = self._written, (SERVICES, 0), False, started + TIMEOUT
-        try:
-            end = self._log.ends(SERVICES)[0]
-            with closing(self._log.reader({place: begin})) as reader:
-                while not found and reader.positions()[place] < end and time.monotonic() < deadline:
-                    found = any(self._is_foreign(record) for record in reader.poll(POLL))
-                if not found and reader.positions()[place] < end:
-                    logger.debug("reports of other processes not read", reason="the log did not show them in time")
-                    return
-        except ReplicationError as error:
-            logger.debug("reports of other processes not read", reason=str(error))
-            return
-        self.is_shared = found
+        if self._written is not None and record.offset > self._written and self._is_foreign(record):
+            self._has_rival = True
+
+    def look_for_rival(self) -> None:
+        """Decide whether another process reports as this service, if a report is due.
+
+        The records that `note_record` got since the last decision say it. Call this method before each report.
+        """
+        if self._written is not None and time.monotonic() >= self.due:
+            self.is_shared, self._has_rival = self._has_rival, False
 
     def _is_foreign(self, record: Record) -> bool:
         """Return whether another process wrote this record as the same service."""

@@ -129,7 +129,7 @@ class _Relay:
         self._work.on_trouble = self._is_woken.set
         self._watch.on_state, self._work.on_failed = self._server.announced, self._server.failed
         self._reporter = ServiceReporter(log, f"{RELAY_KEY}{settings.source}", topic=EVENTS)
-        self._watch.on_answer = self._note_log_answer
+        self._watch.on_answer, self._watch.on_report = self._note_log_answer, self._reporter.note_record
         self._outside, self._quiet = OutsideWatch(port), QuietRepositories()
         self._log, self._blobs_due = log, float("-inf")
         self._gone = GoneWatch(settings, log, self._watch, clock, stop)
@@ -288,7 +288,7 @@ class _Relay:
         """Report the troubles to monitoring and, if a report is due, to the log."""
         now = self._clock.now()
         self._reported = self._list_refused()
-        self._reporter.search()
+        self._reporter.look_for_rival()
         self._shared_since = min(self._shared_since, now) if self._reporter.is_shared else float("inf")
         troubles = [*self._found, *self._reported]
         if self._reporter.is_shared:

@@ -39,12 +39,14 @@ class StateWatch:
 
     It remembers the relay's own events, since the aggregator may see them late. It calls `on_state`, which must not raise, with
     each state once `state` returns it: with all of them after the first reading, and after each rereading that a failure requires.
-    Before such a rereading is handed on, it calls `on_answer`: the log answers again.
+    Before such a rereading is handed on, it calls `on_answer`: the log answers again. `on_report` gets each other record of
+    `services` than a promotion.
     """
 
     def __init__(self, log: Log, stop: threading.Event) -> None:
         self.on_state: Callable[[RepositoryState], None] = lambda state: None
         self.on_answer: Callable[[], None] = lambda: None
+        self.on_report: Callable[[Record], None] = lambda record: None
         self._log, self._stop = log, stop
         self._states: dict[str, RepositoryState] = {}
         # The ids of the repositories that are or were at each path.
@@ -186,6 +188,8 @@ class StateWatch:
         if record.key == MASTER_KEY:
             # What cannot be read makes no former master send again.
             self._promotion = try_json(MasterRecord, record.value) or self._promotion
+        else:
+            self.on_report(record)
         return None
 
 
