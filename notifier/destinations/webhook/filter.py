@@ -6,8 +6,9 @@ and functions may raise unexpected exceptions. Every visited or built part count
 filter failed on this message.
 """
 
+from collections.abc import Callable
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import jmespath
 from jmespath.visitor import TreeInterpreter
@@ -81,8 +82,22 @@ class FilteredMessage:
             raise FilterFailed(f"{type(error).__name__}: {error}"[:300]) from error
 
 
+_compare_any = TreeInterpreter.COMPARATOR_FUNC["eq"]
+
+
+def _compare(left: Any, right: Any) -> Any:
+    """Return whether two values are equal; for texts without jmespath's look for numbers, which takes longer."""
+    return left == right if isinstance(left, str) else _compare_any(left, right)
+
+
 class _CountingInterpreter(TreeInterpreter):  # type: ignore[misc]  # jmespath has no types
     """Evaluates expressions on a message, each in at most a given number of steps."""
+
+    COMPARATOR_FUNC: ClassVar[dict[str, Callable[[Any, Any], Any]]] = {
+        **TreeInterpreter.COMPARATOR_FUNC,
+        "eq": _compare,
+        "ne": lambda left, right: not _compare(left, right),
+    }
 
     def __init__(self, envelope: Json) -> None:
         super().__init__()
@@ -103,13 +118,16 @@ class _CountingInterpreter(TreeInterpreter):  # type: ignore[misc]  # jmespath h
         self._left -= 1  # a call for this, or jmespath's own `visit`, would be half of what a filter costs
         if self._left < 0:
             raise FilterFailed(TOO_LONG)
+        kind = node["type"]
+        if kind == "literal":
+            return node["value"]
         is_shared = _SHARED in node and value is self._envelope
         if is_shared and (known := self._known.get(id(node))) is not None:
             self._left -= known[1]
             if self._left < 0:
                 raise FilterFailed(TOO_LONG)
             return known[0]
-        kind, before = node["type"], self._left
+        before = self._left
         found = _VISITS[kind](self, node, value)
         if kind in _BUILDERS:
             self._check_cost(found)
