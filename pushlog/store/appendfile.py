@@ -25,7 +25,7 @@ from mercurial.vfs import abstractvfs
 
 from . import frames
 from .frames import FramedPayload, TornRecord
-from .opening import open_regular, walk
+from .opening import WHOLE_LIMIT, open_regular, walk
 
 if TYPE_CHECKING:
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         def join(self, path: bytes, /) -> bytes: ...
 
 
-__all__ = ["AppendFile", "FramedPayload", "TornRecord", "open_regular", "walk"]
+__all__ = ["WHOLE_LIMIT", "AppendFile", "FramedPayload", "TornRecord", "open_regular", "walk"]
 
 # Bytes that are read at once.
 _READ_AHEAD = 1 << 18
@@ -224,11 +224,13 @@ class AppendFile:
     def _read_journalled_size(self, name: bytes = b"journal") -> int | None:
         """Return the size to which this journal's rollback truncates the file, or None.
 
-        Raises `TornRecord` if the journal says no size: then it is not known what is committed.
+        Raises `TornRecord` if the journal says no size, or is too large to be read: then it is not known what is committed.
         """
         try:
             with open(self._vfs.join(name), "rb", opener=open_regular) as journal:
-                lines = journal.read().split(b"\n")
+                if os.fstat(journal.fileno()).st_size > WHOLE_LIMIT:
+                    raise TornRecord(self.name, 0, f"the {name.decode()} has more than {WHOLE_LIMIT} bytes")
+                lines = journal.read(WHOLE_LIMIT).split(b"\n")
         except FileNotFoundError:
             return None
         sizes = [size for named, _, size in (line.partition(b"\0") for line in lines[:-1]) if named == self.name]

@@ -9,6 +9,10 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 
+# Bytes at most of a file that is read whole, such as Mercurial's journal of a large push. An account may make a larger one that
+# takes no room on the disk, so that its reader exhausts the memory.
+WHOLE_LIMIT = 1 << 29
+
 
 def open_regular(path: bytes | str, flags: int, place: int | None = None) -> int:
     """Open a file as ``os.open`` does, in the open folder ``place``; raise OSError for a link or a pipe at once.

@@ -39,6 +39,18 @@ def test_a_pipe_in_place_of_a_file_that_mercurial_opens_is_named(tmp_path: Path,
         opener.open(str(tmp_path))
 
 
+@pytest.mark.parametrize("name", ["requires", "bookmarks", "store/phaseroots", "cache/branch2-base"])
+def test_no_file_that_exhausts_the_memory_is_opened(tmp_path: Path, name: str) -> None:
+    initialize()
+    opener, control = RepositoryOpener(skip_hgrc=False), tmp_path / ".hg"
+    factory.repository(ui_module.ui.load(), os.fsencode(tmp_path), create=True)
+    (control / "cache").mkdir(exist_ok=True)
+    with open(control / name, "ab") as file:
+        file.truncate(1 << 42)
+    with pytest.raises(OSError, match=f"File too large: '{control / name}'"):
+        opener.open(str(tmp_path))
+
+
 @pytest.mark.timeout(10)
 def test_a_pipe_in_place_of_a_files_history_holds_up_no_relay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has few workers, and each could wait at one repository."""

@@ -2,7 +2,11 @@
 """What a round of the relay finds to do, in folders made without Mercurial."""
 
 import errno
+import gc
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import cast
@@ -11,7 +15,7 @@ import pytest
 
 from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.outbox.entry import before_first_event
-from hgext.vcsreplicator.outbox.file import Fork, Outbox
+from hgext.vcsreplicator.outbox.file import SEGMENT, Fork, Outbox
 from hgext.vcsreplicator.relay import rounds
 from hgext.vcsreplicator.relay.jobs import Job
 from hgext.vcsreplicator.relay.lacking import leave_out_sent
@@ -209,6 +213,63 @@ def test_a_deleted_repository_that_the_disk_hides_is_sent_later(round_: Round) -
     (control / "store").unlink()
     (control / "hidden").rename(control / "store")
     assert jobs(round_) == [("a", "send")]
+
+
+# Bytes of a file that take no room on the disk, and that no machine has memory for.
+ENDLESS = 1 << 42
+
+
+def leave_endless(file: Path) -> None:
+    with open(file, "wb") as opened:
+        opened.truncate(ENDLESS)
+
+
+def leave_journal_without_size(folder: Path) -> None:
+    segment = SEGMENT.format(1)
+    (folder / ".hg/store/journal").write_text(f"{segment}\0none\n")
+    with open(folder / ".hg/store" / segment, "ab") as opened:
+        opened.write(b"x")
+
+
+def leave_deep_folders(folder: Path) -> None:
+    shutil.rmtree(folder / ".hg")
+    inside = os.open(folder, os.O_RDONLY)
+    for _ in range(sys.getrecursionlimit() + 100):
+        os.mkdir("d", dir_fd=inside)
+        outer, inside = inside, os.open("d", os.O_RDONLY, dir_fd=inside)
+        os.close(outer)
+    os.close(inside)
+
+
+SPOILT = {
+    "requires": lambda folder: leave_endless(folder / ".hg/requires"),
+    "journal": lambda folder: leave_endless(folder / ".hg/store/journal"),
+    "size": leave_journal_without_size,
+    "depth": leave_deep_folders,
+}
+
+
+@pytest.fixture
+def _removed(round_: Round) -> Iterator[None]:
+    """Has a test leave what `shutil`, and so pytest, cannot remove."""
+    yield
+    subprocess.run(["rm", "-rf", round_.root], check=True)
+    gc.collect()
+
+
+@pytest.mark.usefixtures("_removed")
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # of `shutil`, whose recursion ends amid folders
+@pytest.mark.parametrize("place", ["", ".vcsreplicator/deleted/"], ids=["repository", "deleted"])
+@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
+def test_no_repository_of_an_account_ends_the_round_of_the_others(
+    round_: Round, place: str, spoil: Callable[[Path], None]
+) -> None:
+    round_.create(f"{place}spoilt", 2)
+    spoil(round_.root / place / "spoilt")
+    round_.create("sound", 1, sent=False)
+    assert ("sound", "send") in jobs(round_)
 
 
 @pytest.mark.parametrize(

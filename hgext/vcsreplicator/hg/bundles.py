@@ -20,7 +20,7 @@ from pushlog import versions
 
 from ..outbox.bundles import Bundle, ChangesetsGone
 from ..outbox.entry import Entry
-from ..outbox.folder import open_regular, refuse_repository_pipes
+from ..outbox.folder import open_regular, refuse_endless_files, refuse_repository_pipes
 from ..words.digest import node_set
 from . import requirement
 from .trusted import rule
@@ -91,9 +91,10 @@ class RepositoryOpener:
     def open(self, folder: str) -> localrepository:
         """Open the repository, unfiltered, as it is on disk now.
 
-        Raises OSError where a pipe lies.
+        Raises OSError where a pipe lies, or a file that no memory holds.
         """
         refuse_repository_pipes(folder)
+        refuse_endless_files(folder)
         return versions.factory.repository(self._ui.copy(), os.fsencode(folder)).unfiltered()
 
 

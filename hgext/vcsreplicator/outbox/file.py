@@ -31,7 +31,7 @@ from ..words.event import MOST_REPLACED, NamedEvent, Tip, event_names, replaced_
 from ..words.shape import from_json, parse, to_json
 from ..words.value import Value
 from .entry import Entry, NewestEvent, OutboxEnd
-from .folder import FILE_LIMIT, Store, create_file, match_mode, read_file, replace_file
+from .folder import FILE_LIMIT, WHOLE_LIMIT, Store, create_file, match_mode, read_file, replace_file
 
 if TYPE_CHECKING:
     from pushlog.store.appendfile import Folder
@@ -354,7 +354,7 @@ class Outbox:
 
     def _remove_segments(self, numbers: Iterable[int]) -> list[int]:
         """Remove these segments, but not that in Mercurial's undo file."""
-        undo = read_file(self._folder.join(b"undo"), limit=-1)
+        undo = read_file(self._folder.join(b"undo"), limit=WHOLE_LIMIT)
         names = {number: SEGMENT.format(number).encode() for number in numbers}
         removed = [number for number, name in names.items() if name + b"\0" not in undo]
         for number in removed:

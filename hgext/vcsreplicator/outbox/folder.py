@@ -10,6 +10,7 @@ import shutil
 import stat
 from typing import IO, TYPE_CHECKING
 
+from pushlog.store.appendfile import WHOLE_LIMIT as WHOLE_LIMIT
 from pushlog.store.appendfile import open_regular as open_regular
 from pushlog.store.appendfile import walk as walk
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 # Bytes that are read of a file: a foreign or damaged repository may hold a huge one.
 FILE_LIMIT = 1 << 13
+# The folders of a repository whose files Mercurial opens with it.
+_CONTROL_FOLDERS = (".hg", ".hg/store", ".hg/cache")
+# The ends of names of histories, logs and databases, which grow with a repository and of which parts are read.
+_READ_IN_PARTS = (".i", ".d", ".nd", ".log", ".db", ".sqlite", "-journal", "-wal")
 
 
 @contextlib.contextmanager
@@ -78,13 +83,26 @@ def refuse_repository_pipes(folder: str) -> None:
 
     Mercurial, which opens its files by their names, would wait for the pipe's writer.
     """
-    for part in (".hg", ".hg/store", ".hg/cache"):
+    for part in _CONTROL_FOLDERS:
         # If this user may not read the folder, Mercurial refuses it.
         with contextlib.suppress(FileNotFoundError, PermissionError), os.scandir(os.path.join(folder, part)) as entries:
             for entry in entries:
                 # Mercurial's locks are links to nothing.
                 if not (entry.is_file() or entry.is_dir()) and os.path.exists(entry.path):
                     raise OSError(errno.EINVAL, "Not a file", entry.path)
+
+
+def refuse_endless_files(folder: str) -> None:
+    """Raise OSError for a file of a repository that Mercurial would read whole, larger than any that it writes.
+
+    An account may make one that takes no room on the disk, and exhausts the memory of the process that opens the repository.
+    """
+    for part in _CONTROL_FOLDERS:
+        with contextlib.suppress(FileNotFoundError, PermissionError), os.scandir(os.path.join(folder, part)) as entries:
+            for entry in entries:
+                is_whole = not entry.name.endswith(_READ_IN_PARTS) and entry.is_file(follow_symlinks=False)
+                if is_whole and entry.stat(follow_symlinks=False).st_size > WHOLE_LIMIT:
+                    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), entry.path)
 
 
 def remove_folder(root: str, path: str) -> None:

@@ -214,6 +214,8 @@ def _look_into(folder: str, work: Work, losses: LossWatch, now: float) -> tuple[
         return [], None
     except OSError as error:
         found = [_add_failure(_report_unreadable(folder, error, now), failure, now)]
+    except Exception as error:  # accounts may write there, and a relay that ended would end so after each start
+        found = [_report_failed_look(folder, error, now)]
     return [trouble for trouble in found if trouble is not None], newest
 
 
@@ -264,6 +266,12 @@ def _report_unreadable(folder: str, error: OSError, now: float, *, is_root: bool
     return ServiceTrouble(text=f"{folder}{UNREADABLE}{reason}", since=now, is_urgent=is_root)
 
 
+def _report_failed_look(folder: str, error: Exception, now: float) -> ServiceTrouble:
+    logger.error("look at a repository failed", folder=folder, kind=type(error).__name__, reason=str(error))
+    text = f"{folder}: cannot be looked at: {str(error) or type(error).__name__}; look who wrote there"
+    return ServiceTrouble(text=text, since=now, is_urgent=True)
+
+
 def _list_deleted(folder: str) -> list[str]:
     """Return the repositories in a folder of deleted ones, complete or not."""
     try:
@@ -282,11 +290,13 @@ def _check_deleted(root: str, folder: str, work: Work, now: float) -> list[Servi
     try:
         if is_folder(os.path.join(folder, ".hg", "store")) and outbox_of(folder).has_unsent():
             work.add(folder, Job.SEND)
-            return []
+        else:
+            remove_folder(root, folder)
     except FileNotFoundError:
         # Another process removes it.
         return []
     except OSError as error:
         return [_report_unreadable(folder, error, now)]
-    remove_folder(root, folder)
+    except Exception as error:  # as above
+        return [_report_failed_look(folder, error, now)]
     return []

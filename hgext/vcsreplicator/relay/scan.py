@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ..outbox.folder import open_regular
+from ..outbox.folder import FILE_LIMIT, open_regular
 
 _NOT_ENTERED = frozenset({".hg", ".vcsreplicator"})
 # Seconds after which no other change can have the same time: file systems may count in whole seconds.
@@ -133,7 +133,7 @@ def _is_complete(control: str) -> bool:
     try:
         with open(os.path.join(control, "requires"), encoding="ascii", errors="replace", opener=open_regular) as file:
             # Then the rest is in the store, and is written last.
-            is_share_safe = "share-safe" in file.read()
+            is_share_safe = "share-safe" in file.read(FILE_LIMIT)
         return stat.S_ISDIR(os.stat(store).st_mode) and (
             not is_share_safe or bool(os.stat(os.path.join(store, "requires")))
         )
