@@ -57,7 +57,7 @@ def test_every_key_of_the_services_file_on_a_page_is_one(block: str, tmp_path: P
     parts = [] if "log" in tables else ['log = "sqlite:///log.db"']
     if "notifier" in tables and "public" not in tables:
         block += '\n[public.urls]\n"" = "https://hg.example/"\n'
-    if "mirror" in tables and "root" not in tables["mirror"]["alpha"]:
+    if "alpha" in tables.get("mirror", {}) and "root" not in tables["mirror"]["alpha"]:
         block = block.replace("[mirror.alpha]\n", '[mirror.alpha]\nroot = "/repos"\n')
     file = tmp_path / "vcsreplicator.toml"
     file.write_text("\n".join([*parts, block]))

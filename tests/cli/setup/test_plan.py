@@ -276,3 +276,11 @@ def test_systemd_rates_no_unit_with_its_additions_as_exposed(role: Role, tmp_pat
     rated = re.findall(r"Overall exposure level for (\S+): (\d+\.\d)", done.stdout)
     assert len(rated) == len(units), done.stderr
     assert [(unit, exposure) for unit, exposure in rated if float(exposure) > 2.0] == []
+
+
+def test_another_name_does_not_take_a_mirror_out_of_the_file() -> None:
+    """Its service would go on, and end at its next start."""
+    former = {"role": "one-machine", "name": "alpha", "copies": "/srv/alpha"}
+    with pytest.raises(BadConfig, match=r"--name: expected alpha, .* got 'beta'; .*docs/by-hand\.md"):
+        choose_answers({"name": "beta", "copies": "/srv/beta"}, former, "hg.example", None)
+    assert choose_answers({"name": "alpha"}, former, "hg.example", None).name == "alpha"

@@ -186,6 +186,12 @@ def choose_answers(
             is_list = name == "destinations"
             answer = ask(question, " ".join(known[name]) if is_list else known.get(name))
             known[name] = answer.split() if is_list else answer
+    if (made := kept.get("name", known["name"])) != known["name"]:
+        # The file would lose the mirror, whose services go on.
+        raise BadConfig(
+            f"setup: --name: expected {made}, the mirror that setup made here, got {quote_value(known['name'])}; "
+            "docs/by-hand.md adds a mirror, and `setup --undo` takes this one back"
+        )
     for name, roles, question in QUESTIONS:
         if role in roles and name not in known:
             raise BadConfig(f"setup: --{name}: expected an answer, got nothing: {question}")
