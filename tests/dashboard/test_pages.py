@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from starlette.routing import Mount, Route
 
+from hgext.vcsreplicator.dashboard.acts import ActRecord
 from hgext.vcsreplicator.dashboard.pages import format_instant
 from hgext.vcsreplicator.dashboard.readers import DashboardUser, Readers
 from hgext.vcsreplicator.dashboard.settings import DashboardRole, DashboardSettings
-from hgext.vcsreplicator.log import NOTICES
+from hgext.vcsreplicator.log import ACKS, NOTICES, NOTIFIER, SERVICES
+from hgext.vcsreplicator.words.records import MirrorHeartbeat, ServiceReport, ServiceTrouble
 from testing.services.cache import CHECKOUT
 from testing.waiting import eventually
 from tests.dashboard.conftest import (
@@ -157,6 +159,22 @@ def test_names_are_escaped_and_in_one_line(site: Site) -> None:
         assert "<b>" not in text
         assert "public/&lt;b&gt;&#34;odd&#34; name" in text
     assert "status 500 for secret/payroll \\x1b[31m\\n&lt;i&gt;" in site.get("/", headers=AS_READER).text
+
+
+def test_a_name_that_is_no_unicode_takes_no_page_from_its_readers(tmp_path: Path) -> None:
+    installation = fill()
+    now, odd = installation.clock.now(), "\udcff"  # as the log reads the byte FF of a key
+    installation.write(ACKS, odd, MirrorHeartbeat(mirror=odd, time=now, positions={}, version="1"))
+    trouble = ServiceTrouble(text="half a character: \ud800", since=now - 9, is_urgent=True)
+    installation.write(
+        SERVICES, f"destination {odd}", ServiceReport(time=now, version="1", count=1, troubles=(trouble,))
+    )
+    act = ActRecord(at=now, who="olga", reason="r", kind="pause", target="hooks", argument="{}", outcome="done")
+    installation.write(NOTIFIER, f"act/{odd}", act)
+    with pages(installation, settings(tmp_path)) as site:
+        for address in ("/", "/acts", "/api/overview.json"):
+            assert site.get(address, headers=AS_READER).status_code == 200, address
+        assert "half a character: \\ud800" in site.get("/", headers=AS_READER).text
 
 
 def test_every_answer_has_the_policy(installation: Installation, site: Site) -> None:

@@ -214,11 +214,12 @@ class ActJournal:
             self._log, NOTIFIER, keep=lambda record: (record.key or "").startswith(_KEY)
         ).records.items():
             try:
+                key.encode()  # raises for text that SQLite does not take
                 act = read_storable(ActRecord, record.value or b"")
                 act = replace(act, number=act.number or record.offset + 1)
                 _read_recorded(_list_columns(act))
                 known[key.removeprefix(_KEY)] = act
-            except (MalformedEvent, Unavailable) as error:
+            except (MalformedEvent, Unavailable, UnicodeEncodeError) as error:
                 logger.error("act in the log not readable", key=key, reason=str(error))
         with db.writing():
             here = {form for form, _ in db.rows(_OUTCOMES)}

@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -39,7 +39,7 @@ from .drawing import draw_timeline
 from .feed import Feed
 from .graphs.curves import HEIGHT, SPANS, WIDTH, Graph, draw_graphs
 from .guard import SIGN_IN, Guard
-from .pages import render
+from .pages import AsciiJson, render
 from .readers import Readers
 from .recent import RecentEvent
 from .settings import DashboardSettings
@@ -388,9 +388,9 @@ class _DashboardPages:
         view, is_reader = self._watcher.fetch_view(), request.state.role.sees_all
         content: dict[str, Any] = {"trouble": self._watcher.trouble if is_reader else bool(self._watcher.trouble)}
         if view is None:
-            return JSONResponse(content, 503)
+            return AsciiJson(content, 503)
         services = [plain(row) if is_reader else {**plain(row), "troubles": len(row.troubles)} for row in view.services]
-        return JSONResponse(
+        return AsciiJson(
             {
                 **content,
                 "now": view.now,
@@ -406,7 +406,7 @@ class _DashboardPages:
     def list_repositories(self, request: Request) -> Response:
         view, name = self._watcher.fetch_view(), self.name_for(request)
         if view is None:
-            return JSONResponse({"repositories": []}, 503)
+            return AsciiJson({"repositories": []}, 503)
         rows, page = self._select(request, view), _read_query(request)[2]
         shown = [
             {
@@ -418,7 +418,7 @@ class _DashboardPages:
             }
             for row in rows[(page - 1) * PAGE : page * PAGE]
         ]
-        return JSONResponse({"count": len(rows), "page": page, "repositories": shown})
+        return AsciiJson({"count": len(rows), "page": page, "repositories": shown})
 
     def _render(self, request: Request, template: str, **content: Any) -> Response:
         """Render a page.

@@ -5,13 +5,15 @@ Every text is escaped, and written in one line without control characters.
 """
 
 import datetime
+import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import jinja2
 from markupsafe import Markup
 from starlette.requests import Request
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, JSONResponse
 
 from ..status.wording import Finding, describe_round
 from ..words.errors import visible
@@ -22,6 +24,13 @@ def render(template: str, request: Request, *, status: int = 200, **content: Any
     """Render a template; `request` is there for its path and its role."""
     headers = {"retry-after": "5"} if status == 503 else None
     return HTMLResponse(_environment.get_template(template).render(request=request, **content), status, headers)
+
+
+class AsciiJson(JSONResponse):
+    """An answer to a program: text of the log that UTF-8 cannot hold is escaped, as in the log."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
 def _finalize(value: object) -> object:
@@ -60,6 +69,14 @@ def shorten(finding: Finding) -> str:
     return text.removesuffix("; see: ")
 
 
+def _quote_address(value: object) -> str:
+    """Write a text, or the fields of a query, for an address.
+
+    Where a name of the log is no UTF-8, and no page has it, the address has a question mark.
+    """
+    return urlencode(value, errors="replace") if isinstance(value, dict) else quote(str(value), errors="replace")
+
+
 _environment = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
     autoescape=True,
@@ -69,4 +86,5 @@ _environment = jinja2.Environment(
     lstrip_blocks=True,
 )
 _environment.globals["shorten"] = shorten
+_environment.filters["urlencode"] = _quote_address
 _environment.filters |= {"progress": format_round, "instant": format_instant, "span": format_span, "age": format_age}
