@@ -5,6 +5,8 @@ import enum
 from dataclasses import dataclass
 from random import Random
 
+from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, ROSTER, STATE
+
 
 class Strike(enum.StrEnum):
     """A fault, of a process unless it says otherwise.
@@ -24,6 +26,10 @@ class Strike(enum.StrEnum):
     # Of the log.
     AWAY = "log away"
     LOSE_EVENTS = "newest events lost"
+    LOSE_ACKS = "newest acks lost"
+    LOSE_STATE = "newest states lost"
+    LOSE_ROSTER = "newest rosters lost"
+    LOSE_NOTICES = "newest notices lost"
     # Of an operator, who takes it back, or of a user of the master.
     DEACTIVATE = "deactivated"
     DEACTIVATE_FOR = "deactivated for a repository"
@@ -48,7 +54,15 @@ OF_PROCESSES = (
     Strike.KILL, Strike.KILL, Strike.KILL_AFTER, Strike.KILL_AFTER, Strike.FREEZE, Strike.SUSPEND,
     Strike.REFUSE, Strike.LOSE_ANSWER, Strike.LOSE_ANSWER, Strike.LOSE_MACHINE, Strike.CLOCK,
 )  # fmt: skip
-OF_LOG = (Strike.AWAY, Strike.LOSE_EVENTS)
+# The topic that loses its newest records.
+TOPICS = {
+    Strike.LOSE_EVENTS: EVENTS,
+    Strike.LOSE_ACKS: ACKS,
+    Strike.LOSE_STATE: STATE,
+    Strike.LOSE_ROSTER: ROSTER,
+    Strike.LOSE_NOTICES: NOTICES,
+}
+OF_LOG = (Strike.AWAY, *TOPICS)
 OF_OPERATORS = (Strike.DEACTIVATE, Strike.DEACTIVATE_FOR, Strike.RULES, Strike.KEY)
 OTHERS = (
     *OF_LOG,

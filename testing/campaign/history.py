@@ -13,6 +13,7 @@
 - divergent: at the end a mirror differs from the master;
 - two masters: the log has two events in one place, or one that no master in office accepted. What a replaced master had accepted
   and not sent, or accepts later, is not promised to anyone.
+- lost, too: the roster at the end does not have a decision that it once had;
 - two writers: a process wrote for an identity after a newer process had.
 """
 
@@ -22,6 +23,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from hgext.vcsreplicator.aggregator.decisions.succession import DEPARTURE_PATIENCE
+from hgext.vcsreplicator.log import NOTICES
 
 # Seconds for which a notifier believes that it still has its turn, and the messages that it may then be about to send.
 PROOF, ABOUT_TO_SEND = 5.0, 4
@@ -43,16 +45,18 @@ class Kind(enum.StrEnum):
     WROTE = "wrote"
     FAULT = "fault"
     ENDED = "ended"
+    LOST = "lost"
+    FORGOTTEN = "forgotten"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
     """One observation.
 
-    `who` is a mirror, a destination, an identity of a transactor, or what a fault struck; `names` are the paths that a mirror
-    gates, but for the repositories that are `spared`, or a fault's text. `life` counts processes, `turn` transactors, and `own` is
-    the monotonic clock of the process, or of the log for what is logged; `offset` is the notice's place, or a stored position. The
-    end of a mirror has its level of each repository that still exists.
+    `who` is a mirror, a destination, an identity of a transactor, a topic that lost records, or what a fault struck. `names` are
+    the paths that a mirror gates, but for the repositories that are `spared`, or a fault's text. `life` counts processes, `turn`
+    transactors, and `own` is the monotonic clock of the process, or of the log for what is logged; `offset` is the notice's place,
+    or a stored position. The end of a mirror has its level of each repository that still exists.
     """
 
     step: int
@@ -112,6 +116,8 @@ class Checker:
         self._proofs: dict[tuple[str, int], Seen] = {}
         self._overtaken: Counter[tuple[str, int]] = Counter()
         self._generations: dict[tuple[str, str], int] = {}
+        # The destinations that lost notices and have not begun again.
+        self._may_go_back = set[str]()
         # When the log took the first event of each generation at a path.
         self._arrived: dict[str, dict[int, float]] = {}
 
@@ -137,7 +143,11 @@ class Checker:
             case Kind.CONFIRMED:
                 self._confirmed.add((seen.who, seen.life, seen.offset))
             case Kind.STORED:
-                self._stored[seen.who] = seen.offset
+                self._store(seen)
+            case Kind.LOST if seen.who == NOTICES:
+                self._may_go_back.update(self._destinations)
+            case Kind.FORGOTTEN:
+                self._report(seen, "lost: the roster forgot what was decided")
             case Kind.WROTE:
                 if seen.turn < self._turns.get(seen.who, 0):
                     self._report(seen, "two writers: a newer process wrote before")
@@ -208,6 +218,15 @@ class Checker:
                 return True
             before = max(before, at)
         return False
+
+    def _store(self, seen: Seen) -> None:
+        """Take a stored position; once after each loss of notices a destination may begin again."""
+        if seen.offset < self._stored.get(seen.who, 0):
+            if seen.who not in self._may_go_back:
+                self._report(seen, "repeated: the position went back")
+            self._may_go_back.discard(seen.who)
+            self._confirmed = {each for each in self._confirmed if each[0] != seen.who}
+        self._stored[seen.who] = seen.offset
 
     def _gate(self, seen: Seen) -> None:
         since, until = self._gating_since.get(seen.who, {}), self._spared_until.setdefault(seen.who, {})

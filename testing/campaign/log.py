@@ -18,7 +18,7 @@ from hgext.vcsreplicator.log import (
     Transactor,
 )
 from hgext.vcsreplicator.words.clock import Clock
-from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.words.errors import Rewound, Unavailable
 from testing.builders.log.memorylog import MemoryLog, MemoryReader, MemoryTransactor
 
 T = TypeVar("T")
@@ -37,7 +37,10 @@ class Call(enum.Enum):
 
 
 class SteppedLog(MemoryLog):
-    """A log in memory whose readers never wait, and which tells of each record that it takes."""
+    """A log in memory whose readers never wait, and which tells of each record that it takes.
+
+    What compaction has removed comes back if newer records of its key are lost: a broker has not compacted what is that new.
+    """
 
     # How many transactors were opened.
     turns = 0
@@ -45,14 +48,31 @@ class SteppedLog(MemoryLog):
     def __init__(self, clock: Clock, take: Callable[[NewRecord], None]) -> None:
         super().__init__(clock)
         self._take = take
+        self._written: dict[PartitionKey, list[Record]] = {}
+        # Of each loss: where the partition ended then.
+        self.losses: list[tuple[PartitionKey, int]] = []
 
     def wait(self, reader: MemoryReader, timeout: float) -> None:
         """Return at once: the next step of another actor may bring records."""
 
     def _append(self, message: NewRecord) -> tuple[int, int]:
-        place = super()._append(message)
+        partition, offset = super()._append(message)
+        place = message.topic, partition
+        self._written.setdefault(place, []).append(self._records[place][offset])
         self._take(message)
-        return place
+        return partition, offset
+
+    def lose(self, topic: str, partition: int, count: int) -> None:
+        super().lose(topic, partition, count)
+        place = topic, partition
+        end = self._ends[place]
+        kept = self._written[place] = [each for each in self._written.get(place, []) if each.offset < end]
+        self.losses.append((place, end))
+        if self._topics[topic].compacted:
+            newest = {each.key: each for each in kept}
+            self._records[place] = {each.offset: each for each in kept if newest[each.key] is each}
+            self._newest = {key: at for key, at in self._newest.items() if key[:2] != place}
+            self._newest.update(((*place, key), each.offset) for key, each in newest.items())
 
 
 class ProcessLog(Log):
@@ -61,7 +81,7 @@ class ProcessLog(Log):
     `gate` is called before each call, and may raise Killed or Unavailable; what it returns is called after one that wrote.
     """
 
-    def __init__(self, log: MemoryLog, life: int, gate: Callable[[Call], Callable[[], None]]) -> None:
+    def __init__(self, log: SteppedLog, life: int, gate: Callable[[Call], Callable[[], None]]) -> None:
         self.memory, self.life, self._gate = log, life, gate
         # Reading threads of a mirror, which the campaign steps.
         self.sources: list[Any] = []
@@ -119,13 +139,21 @@ class ProcessLog(Log):
 
 
 class ProcessReader:
-    """A reader whose polls are calls of its process."""
+    """A reader whose polls are calls of its process; it notices a loss of what it read, also if others fill the places."""
 
     def __init__(self, log: ProcessLog, reader: MemoryReader) -> None:
-        self._log, self._reader = log, reader
+        self._log, self._reader, self._known = log, reader, len(log.memory.losses)
 
     def poll(self, timeout: float, *, limit: int = 500) -> list[Record]:
-        return self._log.call(lambda: self._reader.poll(0.0, limit=limit))
+        return self._log.call(lambda: self._read(limit))
+
+    def _read(self, limit: int) -> list[Record]:
+        positions = self._reader.positions()
+        for place, end in self._log.memory.losses[self._known :]:
+            if positions.get(place, 0) > end:
+                raise Rewound(f"{place}: the log lost records from {end} on")
+        self._known = len(self._log.memory.losses)
+        return self._reader.poll(0.0, limit=limit)
 
     def has_more(self) -> bool:
         """Whether a poll would find anything, or that a position is gone; no call of the log."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.words.errors import Expired, Unavailable
 from testing.campaign.faults import Strike
 from testing.campaign.log import Call, Killed, ProcessLog
 from testing.campaign.stage import Stage
@@ -72,7 +72,7 @@ class Process(ABC):
                 self.step()
         except Killed:
             self.free()
-        except Unavailable:
+        except (Unavailable, Expired):
             self.rest(0.5)
 
     @abstractmethod

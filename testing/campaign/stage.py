@@ -99,6 +99,8 @@ class Stage(ABC):
         # The events by what relays append, and each repository's generation at each event.
         self.by_value: dict[bytes, Event] = {}
         self.generations: dict[tuple[str, int], int] = {}
+        # The requests that a roster in the log ever said were decided.
+        self.decided = set[str]()
 
     @abstractmethod
     def run(self, steps: int) -> None:
@@ -174,7 +176,9 @@ class Stage(ABC):
                 )
             )
         elif record.topic == ROSTER and record.value is not None:
-            for member in from_json(Roster, record.value).mirrors:
+            roster = from_json(Roster, record.value)
+            self.decided.update(each.request.id for each in roster.recent)
+            for member in roster.mirrors:
                 gated = PATHS if member.state is MirrorState.ACTIVE else ()
                 paths = tuple(path for path in gated if member.rules.carries(path))
                 spared = member.deactivated

@@ -16,16 +16,17 @@ import structlog
 
 from hgext.vcsreplicator.aggregator import completeness
 from hgext.vcsreplicator.aggregator import standby as aggregator_standby
-from hgext.vcsreplicator.log import EVENTS, NOTICES, ROSTER, ROSTER_REQUESTS, NewRecord, topics
+from hgext.vcsreplicator.aggregator.decisions.membership import list_records
+from hgext.vcsreplicator.log import NOTICES, ROSTER, ROSTER_REQUESTS, NewRecord, topics
 from hgext.vcsreplicator.log import standby as log_standby
 from hgext.vcsreplicator.mirror.supervision import catchup
-from hgext.vcsreplicator.words.roster import KEY, MirrorState, Roster, RosterRequest, Verb
 from hgext.vcsreplicator.words.roster import Mirror as Member
+from hgext.vcsreplicator.words.roster import MirrorState, Roster, RosterRequest, Verb
 from hgext.vcsreplicator.words.rules import Rules
-from hgext.vcsreplicator.words.shape import to_json
+from hgext.vcsreplicator.words.shape import to_json, try_json
 from notifier.publishing.position import group
 from testing.campaign.aggregator import Aggregator
-from testing.campaign.faults import OF_MASTER, OF_OPERATORS, Fault, Plan, Strike
+from testing.campaign.faults import OF_MASTER, OF_OPERATORS, TOPICS, Fault, Plan, Strike
 from testing.campaign.history import Kind, Seen, check
 from testing.campaign.master import Master, Relay
 from testing.campaign.mirror import Mirror, SteppedSource
@@ -60,7 +61,7 @@ class World(Stage):
         self._taken_back: list[tuple[int, RosterRequest]] = []
         self.log.create(topics(partitions=PARTITIONS))
         members = tuple(Member(name=name, state=MirrorState.ACTIVE) for name in ("alpha", "beta"))
-        self.log.append([NewRecord(topic=ROSTER, key=KEY, value=to_json(Roster(version=1, mirrors=members)))])
+        self.log.append(list_records(Roster(version=1, mirrors=members)))
         self._folder = folder
         master = Master(self, "hg://old")
         self.source, self.outboxes = master.source, master.outboxes
@@ -109,6 +110,8 @@ class World(Stage):
             self.run(25)
         for mirror in self.mirrors:
             self._see_end(mirror)
+        if not self._has_roster():
+            self.see(Seen(step=self.step, kind=Kind.FORGOTTEN, who=ROSTER))
 
     def close(self) -> None:
         for process in self.processes:
@@ -133,8 +136,8 @@ class World(Stage):
                 process.clock.set_back(3600.0 if fault.calls % 2 else -3600.0)
             case Strike.AWAY:
                 self.is_log_away, self._log_back_at = True, self.step + fault.steps
-            case Strike.LOSE_EVENTS:
-                self.log.lose(EVENTS, fault.calls % PARTITIONS, 1 + fault.calls % 5)
+            case strike if strike in TOPICS:
+                self._lose_records(TOPICS[strike], fault.calls)
             case strike if strike in OF_OPERATORS:
                 self._change_roster(fault)
             case Strike.RENAME:
@@ -150,6 +153,13 @@ class World(Stage):
                 process.arm(strike, calls=fault.calls, steps=fault.steps)
                 return
         self.see_fault(fault.strike, fault.who)
+
+    def _lose_records(self, topic: str, chance: int) -> None:
+        """Lose the newest records of a partition; notices only once every destination has stored that it sent them."""
+        stored = [self.log.stored(group(name), NOTICES).get(0, 0) for name in DESTINATIONS]
+        if topic != NOTICES or min(stored) == self.log.ends(NOTICES)[0]:
+            self.log.lose(topic, chance % self.log.partitions(topic), 1 + chance % 5)
+            self.see(Seen(step=self.step, kind=Kind.LOST, who=topic))
 
     def _replace_master(self, fault: Fault) -> None:
         """Have operators replace the master, at times two at once if it does not hand over."""
@@ -229,13 +239,25 @@ class World(Stage):
         are_done = not self.relay.is_cut and all(operator.is_stopped for operator in self.operators)
         return (
             are_done
-            and min(stored) == end >= count
+            and self._has_roster()
+            and min(stored) == end
+            and (end >= count or self._count_delivered() >= len(DESTINATIONS) * count)
             and all(
                 (name not in mirror.disk if outbox.is_deleted else mirror.serves(name) == outbox.chain.events[-1].seq)
                 for mirror in self.mirrors
                 for name, outbox in self.outboxes.items()
             )
         )
+
+    def _has_roster(self) -> bool:
+        """Whether the topic has all decisions that it ever had."""
+        found = [try_json(Roster, record.value) for record in self.log.records(ROSTER)]
+        return self.decided <= {each.request.id for roster in found if roster for each in roster.recent}
+
+    def _count_delivered(self) -> int:
+        """Return how many messages arrived, repeats left out: the log may have lost notices of some."""
+        delivered = (seen for seen in self.history if seen.kind is Kind.DELIVERED)
+        return len({(seen.who, seen.repository, seen.seq) for seen in delivered})
 
 
 def run(plan: Plan) -> Result:
