@@ -17,7 +17,7 @@ from prometheus_client import REGISTRY
 
 from hgext.vcsreplicator.aggregator import alarms
 from hgext.vcsreplicator.cli.verbs import program
-from hgext.vcsreplicator.service import EXIT_CONFIG, EXIT_FENCED
+from hgext.vcsreplicator.service import EXIT_CONFIG
 from hgext.vcsreplicator.words.records import Reason
 from testing.services.cache import CHECKOUT
 from tests.house.test_documents import headings
@@ -358,7 +358,7 @@ def test_the_runbook_has_an_entry_for_each_alert_alarm_and_exit_code() -> None:
     kinds = {value for name, value in vars(alarms).items() if name.isupper() and isinstance(value, str)}
     for kind in kinds - {alarms.SILENT, alarms.OLDER_STEP, alarms.MIRROR_FORMAT}:
         assert f"\n| `{kind}` | " in text
-    for code in (0, 1, EXIT_FENCED, EXIT_CONFIG):
+    for code in (0, 1, EXIT_CONFIG):
         assert f"\n| {code} | " in text
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hgext.vcsreplicator.cli.verbs import VERBS
-from hgext.vcsreplicator.service import EXIT_CONFIG, EXIT_FENCED
+from hgext.vcsreplicator.service import EXIT_CONFIG
 from testing.services.cache import CHECKOUT
 
 UNITS = sorted((CHECKOUT / "docs/systemd").glob("*.service"))
@@ -31,7 +31,7 @@ def values(unit: Path, key: str) -> list[str]:
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_a_unit_restarts_all_but_what_must_stay_down(unit: Path) -> None:
     assert values(unit, "Restart") == ["always"]
-    assert values(unit, "RestartPreventExitStatus") == [str(EXIT_FENCED), str(EXIT_CONFIG)]
+    assert values(unit, "RestartPreventExitStatus") == [str(EXIT_CONFIG)]
     assert values(unit, "StartLimitIntervalSec") == ["0"]
 
 

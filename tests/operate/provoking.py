@@ -622,23 +622,6 @@ def exit_2(on_call: OnCall, entry: Entry) -> None:
     assert on_call.cluster.cli("roster", "list").returncode == 0
 
 
-@provokes("exit 76")
-def exit_76(on_call: OnCall, entry: Entry) -> None:
-    cluster = on_call.cluster
-    file = cluster.folder / "decode.toml"
-    file.write_text(f'log = "{cluster.log_url}"\n[decode]\nrepeats = "none"\n')
-    words = cluster.about["services"]["aggregator"]
-    command = words["argv"][: words["argv"].index("aggregator")]
-    options = {"env": words["env"], "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    subprocess.run([*command, "topics", "create", "--config", file], check=True, **options)
-    decode = [*command, "decode", "--config", file]
-    with subprocess.Popen(decode, **options) as older, subprocess.Popen(decode, **options) as newer:
-        ended = eventually(lambda: [each.poll() for each in (older, newer) if each.poll() is not None])
-        assert ended == [76]
-        for each in (older, newer):
-            each.terminate()
-
-
 @provokes("exit 78")
 def exit_78(on_call: OnCall, entry: Entry) -> None:
     cluster = on_call.cluster

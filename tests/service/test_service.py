@@ -94,7 +94,7 @@ def ends(error: Exception) -> tuple[int, list[dict[str, object]]]:
         (TopicMissing("topic events: not in the log"), 1),
         (OSError(errno.EMFILE, "Too many open files"), 1),
         (Unavailable("the log is away"), 1),
-        (Fenced("a newer one"), 76),
+        (Fenced("a newer one"), 1),
     ],
     ids=str,
 )

@@ -18,13 +18,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..service import EXIT_CONFIG, EXIT_FENCED
+from ..service import EXIT_CONFIG
 from ..words.errors import Unavailable
 from ..words.retry import Backoff
 from .layout import Service, choose_socket
 
-# Exit codes of services that are not restarted.
-STAYS_DOWN = (EXIT_FENCED, EXIT_CONFIG)
 # Seconds in which all services must become ready, and stop.
 START_LIMIT, STOP_LIMIT = 60.0, 15.0
 # Run by the new process itself, because `preexec_fn` (between fork and exec) can hang in a program with threads.
@@ -127,7 +125,7 @@ class DemoSupervisor:
         if not child.restart_at:
             _kill_group(child.process)
             child.is_ready = False
-            child.is_down = child.process.returncode in STAYS_DOWN
+            child.is_down = child.process.returncode == EXIT_CONFIG
             child.restart_at = now + self._backoff.delay(child.starts)
             return True
         if now >= child.restart_at:

@@ -2,8 +2,8 @@
 """The frame of every daemon: signals, log lines, HTTP, readiness, exit codes.
 
 A service stops on SIGTERM or SIGINT: its stage drains and returns. Exit codes: 0 stopped as asked; 1 an unexpected exception, or a
-condition that may pass, such as a full disk; 78 wrong configuration; 76 a newer instance took over. Units do not restart after the
-last two (`RestartPreventExitStatus=76 78`).
+condition that may pass, such as a full disk; 78 wrong configuration, after which units do not restart a service
+(`RestartPreventExitStatus=78`).
 A service reports that it is ready as systemd expects: `READY=1` to the socket named by NOTIFY_SOCKET.
 """
 
@@ -19,11 +19,10 @@ from typing import Any, cast
 
 import structlog
 
-from ..words.errors import BadConfig, Fenced, ReplicationError
+from ..words.errors import BadConfig, ReplicationError
 from ..words.passing import is_passing
 from .listening import start_server, stop_server
 
-EXIT_FENCED = 76
 EXIT_CONFIG = 78
 
 # Path → function that makes its JSON answer, besides /metrics; called from the threads of the HTTP server. The status is 200, or
@@ -115,9 +114,6 @@ def serve(
 def _report_end(error: Exception) -> int:
     """Log why the service ends, and return the exit code."""
     reason, may_pass = str(error), is_passing(error)
-    if isinstance(error, Fenced):
-        logger.error("fenced", reason=reason)
-        return EXIT_FENCED
     if isinstance(error, BadConfig) and not may_pass:
         logger.error("configuration refused", reason=reason)
         return EXIT_CONFIG
