@@ -13,7 +13,7 @@ from tests.house.sources import files
 
 PAGES = dict(files("*.md", ":!tests/golden"))
 # Blocks, fenced or indented, and spans.
-CODE = re.compile(r"^```.*?^```$|^ {4}\S.*$|`([^`\n]+)`", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"^```.*?^```$|^ {4}\S[^\n]*$|`([^`\n]+)`", re.MULTILINE | re.DOTALL)
 # The words of other programs that pages use: subcommands, if the program has any, and options.
 FOREIGN = {
     "apt": "install purge remove",
