@@ -148,3 +148,12 @@ def test_only_an_event_that_retention_removed_stands_unread() -> None:
     assert find_standing(log, wanted, beginnings={}) == set()
     log.expire(EVENTS, partition)
     assert find_standing(log, wanted) == {partition}
+
+
+def test_events_that_a_log_shows_one_by_one_all_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = MemoryLog()
+    log.create(topics(partitions=2))
+    log.append([NewRecord(topic=EVENTS, key="x", value=b"", headers={ID: EVENT}, partition=at) for at in (0, 1)])
+    collect = log.collect
+    monkeypatch.setattr(log, "collect", lambda positions, active, limit: collect(positions, active, 1))
+    assert find_standing(log, {at: EventPlace(id=EVENT, offset=0) for at in (0, 1)}) == {0, 1}

@@ -16,6 +16,7 @@ from hgext.vcsreplicator.words.records import MirrorHeartbeat, Pending
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorRole, MirrorState, Roster, RosterRequest, Verb
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import from_json, to_json
+from hgext.vcsreplicator.words.unexpected import UnexpectedError
 from testing.builders.aggregator.chains import Chain, pushed
 from testing.builders.aggregator.fed_aggregation import START, FedAggregation
 from testing.seeds import ends
@@ -1419,3 +1420,21 @@ def test_a_fork_alone_marks_the_stored_state() -> None:
     fed.event(replace(chain.events[1], id="f" * 32))
     fed.commit()
     assert fed.state(chain).fork == "f" * 32
+
+
+def test_a_notice_restores_a_state_that_is_older_and_no_newer_one() -> None:
+    fed, chain, successor = FedAggregation("alpha"), Chain("x"), Chain("x", generation=2)
+    fed.event(*chain.take(3))
+    fed.ack(chain.ack("alpha", 3))
+    fed.commit()
+    fed.aggregation = fed._aggregate(fed.aggregation.roster, 1000)
+    # Decisions about it failed before: only the notice says that it is at the path.
+    fed.aggregation.poison.faults.update({chain.repository: UnexpectedError("KeyError: 'z'", "")})
+    assert [fed.aggregation.recover(fed.notices[at]) for at in (1, 0, 1, 2)] == [True, False, False, True]
+    assert fed.aggregation.is_undecided
+    fed.aggregation.end_loading(fed.now)
+    fed.event(successor.next())
+    fed.ack(successor.ack("alpha", 1, 0))
+    fed.topics[STATE].clear()
+    fed.commit()
+    assert (fed.state(chain).noticed, fed.state(successor).released) == (3, 0)

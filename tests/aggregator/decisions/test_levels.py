@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 
 from hgext.vcsreplicator.aggregator.decisions.levels import _takes_back
+from hgext.vcsreplicator.log import ACKS
 from hgext.vcsreplicator.words.records import Ack
+from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.aggregator.chains import Chain
 from testing.builders.aggregator.fed_aggregation import FedAggregation
 
@@ -39,3 +41,24 @@ def test_of_the_processes_that_report_as_a_mirror_the_last_two_are_known() -> No
     for offset, instance in enumerate(["a", "b", "c", "b"]):
         levels._hear("alpha", instance, offset)
     assert levels.list_namesakes() == {"alpha": {"c": 2, "b": 3}}
+
+
+def test_a_doubted_level_is_recorded_once_with_its_mirror_and_event() -> None:
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(2))
+    fed.ack(chain.ack("alpha", 2))
+    fed.aggregation.levels.doubt("alpha", chain.repository, 7, fed.now)
+    fed.write()
+    [error] = fed.errors
+    assert (error.key, error.repository) == (f"alpha/{chain.repository}", chain.repository)
+    assert (error.topic, error.partition, error.offset) == (ACKS, 0, 0)
+    assert error.reason.startswith("x: alpha says that it has applied event 7, which is not in the log")
+
+
+def test_the_serial_of_a_sealed_level_is_kept_for_the_state() -> None:
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(1))
+    record = fed.record(ACKS, f"alpha/{chain.repository}", to_json(chain.ack("alpha", 1)))
+    fed.aggregation.levels.take(record, fed.now, serial=7)
+    fed.commit()
+    assert fed.state(chain).serials == {"alpha": 7}

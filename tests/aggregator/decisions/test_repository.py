@@ -78,8 +78,9 @@ def test_a_queue_lacks_an_event_before_one_that_cannot_be_read() -> None:
 
 def test_an_event_that_fills_a_queue_is_released_if_the_state_says_so() -> None:
     chain, repository = incomplete()
-    for seq in (6, 4):
-        repository.fill(stored(chain.events[seq - 1]))
+    repository.fill(stored(chain.events[5]))
+    assert repository.next_to_release() is repository.queue[1]
+    repository.fill(stored(chain.events[3]))
     assert [each.seq for each in repository.queue] == [3, 4, 5, 6]
     assert repository.next_to_release() is repository.queue[2]
 
@@ -251,3 +252,16 @@ def test_a_mirror_without_a_level_serves_not_even_the_first_event(released: int)
     chain.take(2)
     repository = held(chain, *map(stored, chain.events), released=released, noticed=0)
     assert repository.count_unserved("alpha") == 2
+
+
+# What a start makes of the queue alone
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_state_that_is_made_of_the_queue_is_of_no_roster_yet(count: int) -> None:
+    repository, chain = Repository("x"), Chain("x")
+    for event in chain.take(count):
+        repository.add(stored(event))
+    repository.end_loading()
+    assert repository.state is not None
+    assert (repository.state.seq, repository.state.noticed, repository.state.roster) == (count, 0, 0)

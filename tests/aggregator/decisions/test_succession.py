@@ -413,3 +413,18 @@ def test_a_successor_of_an_unread_predecessor_asks_for_a_look() -> None:
 def test_only_the_first_event_at_a_path_may_wait_for_others(seq: int, kind: Type, *, is_first: bool) -> None:
     event = replace(Chain("x").next(), seq=seq, type=kind)
     assert _is_first_there(some_state(seq=1, noticed=0), event) is is_first
+
+
+def test_a_successor_whose_predecessor_left_is_not_named_while_unproven() -> None:
+    fed, former, successor = FedAggregation("alpha"), Chain("x"), Chain("x", generation=3)
+    fed.aggregation.succession.has_untaken = True
+    fed.event(former.next(), successor.next())
+    fed.ack(former.ack("alpha", 1), successor.ack("alpha", 1, 0))
+    fed.commit()
+    assert [wait.predecessors[0].id for wait in fed.aggregation.succession.waits()] == [former.repository]
+    fed.event(former.next(Type.DELETED))
+    fed.ack(former.ack("alpha", 2))
+    fed.commit()
+    assert fed.state(successor).released == 0
+    assert fed.aggregation.succession.waits() == []
+    assert fed.aggregation.succession.is_unproven is True

@@ -46,7 +46,7 @@ class Repository:
     _newer_from: int = -1
     # For a version of the roster and a path: the mirrors that must apply its events, and the gating mirrors among them.
     _members: tuple[int, str, tuple[Mirror, ...], tuple[Mirror, ...]] = (-1, "", (), ())
-    # Of the mirrors whose level did not count when it was compared.
+    # Of the mirrors whose level did not count when it was compared: one event more in the queue, as `fill` takes, changes none.
     _standings: dict[str, Standing] = field(default_factory=dict)
 
     @property
@@ -134,7 +134,6 @@ class Repository:
         assert self.state is not None
         self.queue.insert(at, held)
         self.released += held.seq <= self.state.released
-        self._standings.clear()
 
     def count_lost(self) -> int:
         """Count the events that the queue still lacks.
@@ -173,12 +172,13 @@ class Repository:
         events = [held.event for held in sorted(self.queue, key=_get_seq) if held.is_known()]
         if not events:
             return self.state
-        state, history = self.state, [event for event in events if event.incarnation == events[-1].incarnation]
-        if state is None or state.incarnation != history[0].incarnation:
+        state, newest = self.state, events[-1].incarnation
+        history = [event for event in events if event.incarnation == newest]
+        if state is None or state.incarnation != newest:
             state = follow(state, history[0], Arrival.FIRST if state is None else Arrival.ADOPTED, 0)
         for event in history:
             if event.seq > state.seq:
-                state = follow(state, event, Arrival.NEXT, 0)
+                state = follow(state, event, Arrival.NEXT, state.roster)
         return state
 
     def drop_broken(self) -> HeldEvent:
