@@ -42,7 +42,7 @@ ATTEMPTS = 3
 SHOWN = 10
 # Bytes of the longest row: three million changesets of one push.
 LONGEST = 128 * 1024 * 1024
-# Bytes that are read at once over SSH.
+# Bytes that are read at once.
 _PIECE = 64 * 1024
 # Most changesets of one `known` command.
 _KNOWN_BATCH = 500
@@ -132,8 +132,9 @@ def _read_lines(stream: Any) -> Iterator[bytes]:
 
     Raises Abort for a line that is too long, of which it reads no more.
     """
-    # Over SSH `readline` takes no limit; and until the next request, nothing follows the answer.
-    read = getattr(stream, "unbufferedread", stream.readline)
+    # `readline` takes no limit over SSH, nor before Mercurial 7.1 over HTTP, where `read` ends with the answer. Over SSH the
+    # stream stays open, but until the next request nothing follows the answer.
+    read = getattr(stream, "unbufferedread", stream.read)
     pieces: list[bytes] = []
     length = 0
     while piece := read(_PIECE):

@@ -21,7 +21,7 @@ from mercurial import ui as ui_module
 from pushlog import checking, registration, wire
 from pushlog.store import database
 from pushlog.store.storage import Pushlog
-from pushlog.versions import factory, hgweb_mod_inner, initialize
+from pushlog.versions import factory, hgweb_mod_inner, initialize, is_older_than
 from testing.services.cache import cached
 from testing.warm_hg import shared_hg
 
@@ -29,8 +29,6 @@ initialize()
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 MAKER = GOLDEN / "make_repository.py"
-# Over SSH the answer to the next call follows on the same channel.
-NEXT_ANSWER = b"0\n"
 HG = str(Path(sys.executable).with_name("hg"))
 
 
@@ -43,6 +41,13 @@ def environment(root):
         "HGRCPATH": str(root / "hgrc"),
         "HG": HG,
     }
+
+
+def set_branch(repository, name):
+    """Let the next commits be made on a branch."""
+    with repository.wlock():
+        transaction = () if is_older_than((6, 4)) else (repository.currenttransaction(),)
+        repository.dirstate.setbranch(name, *transaction)
 
 
 def make_golden(folder):
@@ -185,7 +190,7 @@ class Place:
         def call(command, firstpush):
             assert command == b"pushlog-stream"
             body = b"".join(wire.stream_rows(remote._repo, firstpush)) if answer is None else answer
-            streams.append(io.BytesIO(body + NEXT_ANSWER))
+            streams.append(io.BytesIO(body))
             return streams[-1]
 
         announced = registration._announce(lambda *_: [], remote._repo, None)
@@ -193,7 +198,7 @@ class Place:
         remote.capable = lambda name: more.get(name) or type(remote).capable(remote, name)
         remote._callstream = call
         exchange.pull(local, remote, heads=[bytes.fromhex(node) for node in nodes] or None)
-        assert {stream.read() for stream in streams} == {NEXT_ANSWER}, "not read up to the trailer"
+        assert {stream.read() for stream in streams} == {b""}, "not read up to the trailer"
         return self._printed.getvalue().decode("utf-8", "replace")
 
     def strip(self, node):
