@@ -16,7 +16,7 @@ from pushlog import api
 from pushlog.store.storage import Pushlog
 from pushlog.versions import factory
 from testing.warm_hg import shared_hg
-from tests.pushlog.conftest import environment
+from tests.pushlog.conftest import environment, set_branch
 
 pytestmark = pytest.mark.processes
 
@@ -32,9 +32,7 @@ def four(place, make_once):
         for push in ((b"a",), (b"b",), (b"side c", b"side d"), (b"side e", b"f")):
             for name in push:
                 repository = source.repository
-                with repository.wlock():
-                    branch = b"side" if name.startswith(b"side") else b"default"
-                    repository.dirstate.setbranch(branch, repository.currenttransaction())
+                set_branch(repository, b"side" if name.startswith(b"side") else b"default")
                 source.commit(name)
             source.push_to(there)
         for number, when in TIMES.items():

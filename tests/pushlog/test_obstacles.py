@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from pushlog import versions
 from tests.pushlog.conftest import HG, environment
 
 pytestmark = pytest.mark.processes
@@ -20,7 +21,7 @@ STEP = "(push again later; if this stays, the server's administrators look at th
 MASTER = "vcsreplicator =\n[vcsreplicator]\nrole = master\nlog = sqlite:///{folder}/log.db\n[vcsreplicator-roots]\n{folder} = .\n"
 
 
-@pytest.fixture(params=["pushlog", "master"])
+@pytest.fixture(params=["pushlog"] if versions.is_older_than(versions.OLDEST_REPLICATED) else ["pushlog", "master"])
 def folder(tmp_path, request):
     """A folder with the empty repository `server` and `client`, which has one changeset."""
     extensions = MASTER.format(folder=tmp_path) if request.param == "master" else ""

@@ -28,7 +28,7 @@ from pushlog.store.session import session_of
 from pushlog.store.storage import Pushlog
 from pushlog.web import commands, dates, lookup
 from testing.bench import million_pushes
-from tests.pushlog.conftest import Site, environment_variable
+from tests.pushlog.conftest import Site, environment_variable, set_branch
 
 # Mercurial leaves the files of its templates to the garbage collector
 pytestmark = [
@@ -711,10 +711,7 @@ def test_other_encodings_of_the_server_keep_the_feed_whole(copy):
 
 @pytest.mark.parametrize("name", ["ascii", "latin-1", "utf-8"])
 def test_names_are_found_in_any_encoding_of_the_server(place, server, monkeypatch, name):
-    source = place("source").repository
-    with source.wlock(), source.lock():
-        needs_transaction = not versions.is_older_than((6, 4))
-        source.dirstate.setbranch("été".encode(), *([source.currenttransaction()] if needs_transaction else []))
+    set_branch(place("source").repository, "été".encode())
     node = place("source").commit(b"d")
     place("source").push_to(server)
     monkeypatch.setattr(encoding, "encoding", encoding.encoding)
