@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from hgext.vcsreplicator.aggregator import loop, metrics, standby
 from hgext.vcsreplicator.aggregator.loading import IDENTITY
@@ -235,6 +236,26 @@ def test_a_standby_goes_on_when_state_loses_records(log: MemoryLog) -> None:
     with running(log, "one", ELSEWHERE):
         log.restore(STATE, copy)
         eventually(lambda: active(log) == ELSEWHERE)
+
+
+def test_an_outage_of_the_log_is_a_line_and_its_end_another(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "POLL", 0.05)
+    log.append([beat_of("other/1/1/1")])
+    asked, find = list[str](), log.beginnings
+
+    def find_beginnings(topic: str, *arguments: Any) -> dict[int, int]:
+        asked.append(topic)
+        return find(topic, *arguments)
+
+    monkeypatch.setattr(log, "beginnings", find_beginnings)
+    with capture_logs() as lines, running(log, "one", ELSEWHERE, replace(SETTINGS, takeover_after=0.5)):
+        log.leaderless.add((STATE, 0))
+        asked.clear()
+        eventually(lambda: asked.count(STATE) > 3, timeout=10)
+        log.leaderless.clear()
+        eventually(lambda: any(line["event"] == "log answers again" for line in lines))
+    said = [line["event"] for line in lines]
+    assert [said.count(text) for text in ("standing by", "log unavailable", "log answers again")] == [1, 1, 1]
 
 
 def test_two_that_load_longer_than_they_wait_do_not_alternate(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:

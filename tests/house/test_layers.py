@@ -20,7 +20,7 @@ OURS = "hgext.vcsreplicator"
 ORDER = {
     OURS: "words < log < keys < outbox, status, aggregator < relay, mirror < hg < service, config < dashboard, demo < cli",
     f"{OURS}.log": "aside, blob_retries, names, ownership, reports, requests, table "
-    "< blobs, kafka, owned, sqlite, standby < opening, turns",
+    "< blobs, kafka, outage, owned, sqlite, standby < opening, turns",
     f"{OURS}.keys": "seal < pairs < signed",
     f"{OURS}.mirror": "checkpoint, comparison, forking, metrics, notes, nursery, seals, settings, sources, writer "
     "< namesake, plan, task < copies, mounts, pool < supervision < service < jobs",

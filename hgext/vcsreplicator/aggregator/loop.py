@@ -7,7 +7,6 @@ for its size, without its repository, until the topic takes it. A newer aggregat
 one, which leaves `run` with Fenced; trouble with the log does not change that.
 """
 
-import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,10 +14,10 @@ from contextlib import contextmanager, suppress
 import structlog
 
 from ..log import Log, TooLarge, Transactor, topics
+from ..log.outage import Outage
 from ..log.table import ReadStopped, Table
 from ..words.clock import Clock, Silence, SystemClock
 from ..words.errors import Expired, Unavailable
-from ..words.retry import FAILOVER
 from .decisions.poison import Poison, Poisoned
 from .loading import IDENTITY, read_state
 from .session import Session
@@ -49,7 +48,7 @@ def run(
     """
     clock = clock or SystemClock()
     transactor: Transactor | None = None
-    poison, silence, failures = Poison(), Silence(clock.monotonic()), 0
+    poison, silence, outage = Poison(), Silence(clock.monotonic()), Outage()
     announced = False
     with _waking_at_stop(stop) as sessions:
         while not stop.is_set():
@@ -69,16 +68,14 @@ def run(
                         announced = True
                     while not stop.is_set() and not session.is_outdated:
                         session.step(POLL)
-                        failures = 0
+                        outage.end()
                     session.finish(ends=stop.is_set())
             except ReadStopped:
                 logger.info("stopped while reading the log")
             except (Unavailable, Expired, TooLarge) as error:
                 if isinstance(error, TooLarge) and _leave_out(poison, error):
                     continue
-                failures += 1
-                logger.warning("log unavailable", reason=str(error), failures=failures)
-                stop.wait(FAILOVER.delay(failures, random.random()))
+                outage.wait(error, stop)
             except Poisoned as poisoned:
                 logger.exception("unexpected exception", what=poisoned.what)
                 if not poison.add(poisoned):

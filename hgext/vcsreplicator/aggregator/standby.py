@@ -5,7 +5,6 @@ Any number of processes may run with the same configuration. One works, and has 
 another one tries to take over. An aggregator that is fenced stands by again.
 """
 
-import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -14,12 +13,12 @@ from dataclasses import dataclass
 import structlog
 
 from ..log import SERVICES, Log, Record
+from ..log.outage import Outage
 from ..log.standby import Presence, Rival, Sign, StandbyReader, is_gone, name_process, only_once
 from ..log.table import ReadStopped, Table, read_table
 from ..words.clock import Clock, SystemClock
 from ..words.errors import BadConfig, Expired, Fenced, NotAuthorized, Unavailable
 from ..words.records import AGGREGATOR, AGGREGATOR_KEY, AggregatorHeartbeat, ServiceReport
-from ..words.retry import FAILOVER
 from ..words.shape import try_json
 from . import loop
 from .loading import read_beat, read_state
@@ -97,7 +96,7 @@ def wait_for_turn(
     may not have sent a sign yet. While an aggregator loads, which may take minutes, its report is its only sign.
     Waits for an unavailable log indefinitely. Raises BadConfig if a newer release wrote `state`.
     """
-    failures, patience = 0, max(settings.takeover_after, 2 * settings.beat)
+    outage, patience = Outage(), max(settings.takeover_after, 2 * settings.beat)
     while not stop.is_set():
         try:
             state = read_state(log, stop)
@@ -110,7 +109,8 @@ def wait_for_turn(
             )
             if not is_fenced and not is_loading and (beat is None or not _may_work(beat)):
                 return state
-            logger.info("standing by", active=beat and beat.instance)
+            if not outage.failures:
+                logger.info("standing by", active=beat and beat.instance)
             stands_by()
             rivals = {AGGREGATOR: Rival(heard=clock.monotonic())}
             reader = StandbyReader(
@@ -126,12 +126,11 @@ def wait_for_turn(
                 while not stop.is_set():
                     if reader.find_turns():
                         return read_state(log, stop)
+                    outage.end()
         except ReadStopped:
             return None
         except (Unavailable, Expired) as error:
-            failures += 1
-            logger.warning("log unavailable", reason=str(error), failures=failures)
-            stop.wait(FAILOVER.delay(failures, random.random()))
+            outage.wait(error, stop)
     return None
 
 

@@ -5,7 +5,6 @@ Each process reports in a topic the names on which it works, such as destination
 two processes from working on one name: they fence each other when they write.
 """
 
-import random
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -16,9 +15,9 @@ import structlog
 from ..words.clock import Clock
 from ..words.errors import Expired, Fenced, Unavailable
 from ..words.records import ServiceReport
-from ..words.retry import FAILOVER
 from ..words.shape import try_json
 from . import WATCHES, Log, Record
+from .outage import Outage
 from .standby import Presence, Rival, Sign, StandbyReader, name_process, only_once
 from .table import ReadStopped, read_table
 
@@ -97,7 +96,7 @@ class Turns:
         self._waiting, self._fenced = set(names), set[str]()
         self._reader: StandbyReader | None = None
         self._instances: dict[str, str | None] = {}
-        self._failures = 0
+        self._outage = Outage()
 
     def lose(self, name: str) -> None:
         """Stand by again for this name, on which another process has just begun to work."""
@@ -122,11 +121,9 @@ class Turns:
             return []
         except (Unavailable, Expired) as error:
             self.close()
-            self._failures += 1
-            logger.warning("log unavailable", reason=str(error), failures=self._failures)
-            self._stop.wait(FAILOVER.delay(self._failures, random.random()))
+            self._outage.wait(error, self._stop)
             return []
-        self._failures = 0
+        self._outage.end()
         self._waiting -= set(found)
         self._fenced -= set(found)
         return found
