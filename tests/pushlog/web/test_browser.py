@@ -365,3 +365,18 @@ def test_a_hash_takes_twelve_digits_of_one_line_and_is_selected_whole(browser, l
     assert re.fullmatch(r"59c28d31aa54[0-9a-f]{28}", selected)
     assert is_one_line
     assert is_short
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("style", STYLES)
+def test_hashes_are_as_large_as_text_and_the_form_is_readable(browser, address_by_default, style):
+    with emulating(browser, width=1280, scheme="light"):
+        browser.get(f"{address_by_default}/pushloghtml?style={style}")
+        script = """
+            return arguments[0].map(each => parseFloat(getComputedStyle(document.querySelector(each)).fontSize));
+        """
+        hash_, text, label = browser.execute_script(script, [".changeset a", ".firstline", ".pushlogform label"])
+        place = browser.find_element(By.NAME, "startdate").get_attribute("placeholder")
+    assert hash_ == text
+    assert label >= 13
+    assert place == "YYYY-MM-DD"
