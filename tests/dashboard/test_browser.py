@@ -246,6 +246,13 @@ def check_page(browser: webdriver.Chrome, name: str, width: str, scheme: str) ->
     assert [text for text in complaints if "status of 404" not in text] == []
 
 
+def test_a_graph_of_a_phone_has_its_begin_left_and_its_end_right(browser: webdriver.Chrome, address: str) -> None:
+    show(browser, f"{address}/graphs?span=day", width=WIDTHS["phone"])
+    begin, _, end = (each.rect for each in browser.find_elements(By.CSS_SELECTOR, ".graph:first-of-type span")[:3])
+    assert begin["y"] == end["y"]
+    assert begin["x"] + begin["width"] < end["x"]
+
+
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_what_a_guest_and_a_machine_without_a_notifier_show_fits_too(
