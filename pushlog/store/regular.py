@@ -15,15 +15,15 @@ import importlib
 import os
 import shutil
 import stat
-from collections.abc import Iterator
 from typing import Any
 
 from mercurial import error, streamclone, util
 
 from ..seams import find_extension, wrap
-from .opening import open_linked, open_regular, walk
+from .opening import open_linked, open_regular
 
 _CONTROL = b"/.hg/"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 @functools.cache
@@ -71,8 +71,14 @@ def _open_file(orig: Any, name: bytes | str, mode: bytes | str = b"r", *rest: An
 
 
 def _open_inside(path: bytes, flags: int) -> int:
-    with _open_folder(path) as (folder, name):
-        return open_regular(name, flags, folder)
+    try:
+        folder, name = _open_folder(path)
+        try:
+            return open_regular(name, flags, folder)
+        finally:
+            os.close(folder)
+    except OSError as problem:
+        raise _name_path(problem, path) from problem
 
 
 def _change_mode(orig: Any, path: Any, mode: int, **named: Any) -> None:
@@ -80,14 +86,17 @@ def _change_mode(orig: Any, path: Any, mode: int, **named: Any) -> None:
     if named or isinstance(path, int) or _CONTROL not in os.fsencode(path):
         orig(path, mode, **named)
         return
-    with _open_folder(os.fsencode(path)) as (folder, name):
-        found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    with contextlib.ExitStack() as opened:
         try:
+            folder, name = _open_folder(os.fsencode(path))
+            opened.callback(os.close, folder)
+            found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            opened.callback(os.close, found)
             if stat.S_ISLNK(os.fstat(found).st_mode):
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
             orig(f"/proc/self/fd/{found}", mode)
-        finally:
-            os.close(found)
+        except OSError as problem:
+            raise _name_path(problem, os.fsencode(path)) from problem
 
 
 class _Copying:
@@ -103,26 +112,30 @@ class _Copying:
             shutil.copyfileobj(reading, writing)
 
 
-@contextlib.contextmanager
-def _open_folder(path: bytes) -> Iterator[tuple[int, bytes]]:
-    """Open the folder of a path in a `.hg` from folder to folder: any check before could be out of date."""
+def _open_folder(path: bytes) -> tuple[int, bytes]:
+    """Open the folder of a path in a `.hg` from folder to folder: any check before could be out of date.
+
+    Returns it, for the caller to close, and the name in it. A push opens some 75 files: no context manager, which would take as
+    long as the kernel.
+    """
     above, _, inside = path.partition(_CONTROL)
     *folders, name = inside.rstrip(b"/").split(b"/")
-    with _naming(path), contextlib.ExitStack() as opened:
-        control = os.open(above + _CONTROL, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        opened.callback(os.close, control)
-        yield opened.enter_context(walk(control, folders)), name or b"."
-
-
-@contextlib.contextmanager
-def _naming(path: bytes) -> Iterator[None]:
-    """Have errors name the whole path, as callers expect it."""
+    place = os.open(above + _CONTROL, _FOLDER)
     try:
-        yield
-    except OSError as problem:
-        is_barred = problem.errno in (errno.ELOOP, errno.ENOTDIR)
-        reason = "A link or a file is in the way" if is_barred else problem.strerror
-        raise OSError(problem.errno, reason, os.fsdecode(path)) from problem
+        for folder in folders:
+            outer, place = place, os.open(folder, _FOLDER | os.O_NOFOLLOW, dir_fd=place)
+            os.close(outer)
+    except OSError:
+        os.close(place)
+        raise
+    return place, name or b"."
+
+
+def _name_path(problem: OSError, path: bytes) -> OSError:
+    """Return an error that names the whole path, as callers expect it."""
+    is_barred = problem.errno in (errno.ELOOP, errno.ENOTDIR)
+    reason = "A link or a file is in the way" if is_barred else problem.strerror
+    return OSError(problem.errno, reason, os.fsdecode(path))
 
 
 def _find_share(orig: Any, control: Any, requirements: Any) -> Any:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Links that an account put in a repository, to a file of the user who opens the repository next."""
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -66,6 +67,17 @@ def test_a_missing_file_of_a_repository_is_missing(control: Path) -> None:
     assert folder.tryread(b"none/at/all") == b""
     folder.write(b"store/data/new", b"new\n")
     assert folder.tryread(b"store/data/new") == b"new\n"
+
+
+@pytest.mark.parametrize("name", ["store/data/file", "store/none", "none/at/all", "cache/file", "folder/names"])
+def test_no_folder_stays_open_however_an_opening_ends(control: Path, name: str) -> None:
+    (control / "store/data").mkdir(parents=True)
+    (control / "store/data/file").touch()
+    before = os.listdir("/proc/self/fd")
+    for act in (lambda path: util.posixfile(path, b"rb").close(), lambda path: os.chmod(path, 0o644)):
+        with contextlib.suppress(OSError):
+            act(os.fsencode(control / name))
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_a_stream_clone_has_no_file_that_a_link_names(control: Path) -> None:
