@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A mirror: draining a backlog, applying as events arrive, and a small push behind a large one.
+"""A mirror: a backlog, pushes spread over many repositories, and a small push behind a large one.
 
 The log is the embedded one and the events are written before the clock starts, so the figures are the mirror's alone. Latency goes
 from the append of an event to the mirror's ack in the log.
@@ -28,10 +28,14 @@ ROUNDS = 40
 REPOSITORIES = 10_000
 LARGE = 64 * 1024 * 1024
 WANTED_MANY, WANTED_ONE = 150, 100
+# Repositories that are pushed to in turn, more than a worker keeps open, and how many pushes a second are wanted.
+SPREAD = 300
+WANTED_SPREAD, WANTED_SPREAD_OF_TWO = 83, 120
 
 
 def rows() -> list[Row]:
-    return [_drain(100, WANTED_MANY), _drain(1, WANTED_ONE), *_latency(), *_behind_a_large_push(), _start()]
+    spread = [_spread(1, WANTED_SPREAD), _spread(2, WANTED_SPREAD_OF_TWO)]
+    return [_drain(100, WANTED_MANY), _drain(1, WANTED_ONE), *spread, *_latency(), *_behind_a_large_push(), _start()]
 
 
 def _drain(repositories: int, wanted: int) -> Row:
@@ -51,6 +55,31 @@ def _drain(repositories: int, wanted: int) -> Row:
         name=f"drain {BACKLOG} small pushes to {repositories} {what}",
         unit="1/s",
         samples=[BACKLOG / seconds],
+        note=f"wanted: at least {wanted}",
+    )
+
+
+def _spread(workers: int, wanted: int) -> Row:
+    """Events a second while each is of another repository than those before it."""
+    samples = []
+    with tempfile.TemporaryDirectory() as folder, Bench(Path(folder), partitions=16) as bench:
+        authors = [bench.author(f"project/{number}") for number in range(SPREAD)]
+        bench.send(*authors)
+        with bench.mirror(workers=workers):
+            bench.wait_applied(*authors)
+        with bench.mirror(workers=workers):  # it made none of them
+            for _ in range(5):
+                for author in authors:
+                    author.push()
+                started = time.monotonic()
+                bench.send(*authors)
+                bench.wait_applied(*authors)
+                samples.append(SPREAD / (time.monotonic() - started))
+    what = "1 worker" if workers == 1 else f"{workers} workers"
+    return Row(
+        name=f"pushes spread over {SPREAD} repositories, {what}",
+        unit="1/s",
+        samples=samples,
         note=f"wanted: at least {wanted}",
     )
 
