@@ -4,6 +4,7 @@
 from collections.abc import Collection
 
 import pytest
+import structlog
 
 from hgext.vcsreplicator.aggregator.loading import GROUP
 from hgext.vcsreplicator.aggregator.session import Session
@@ -83,6 +84,20 @@ def test_a_topic_whose_end_is_not_known_does_not_end_the_session(log: Silent, to
         log.silent.clear()
         log.step(session)
         assert log.beat().notices == 3
+
+
+def test_no_mirror_is_called_silent_because_the_aggregator_was_stopped(log: Silent) -> None:
+    with log.session() as session:
+        log.push(Chain("x"))
+        log.step(session)
+        log.step(session)
+        log.clock.advance(10 * SETTINGS.silence)  # as by SIGSTOP
+        with structlog.testing.capture_logs() as lines:
+            log.step(session)
+            assert lines == []
+            for _ in range(round(SETTINGS.silence / SETTINGS.beat)):
+                log.step(session)
+        assert [line["event"] for line in lines] == ["mirror silent"]
 
 
 def test_a_heartbeat_says_which_mirrors_have_two_instances(log: Silent) -> None:

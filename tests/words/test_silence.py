@@ -93,11 +93,10 @@ def test_a_mirror_that_never_spoke_has_time_since_the_aggregator_began(machines:
     machines.advance(10 * HOUR)
     clock = machines.of_aggregator
     with Session(AggregatorSettings(), machines.log, machines.log.transactor(GROUP), clock) as session:
-        session.step(0.0)
-        machines.advance(59.0)
-        session.step(0.0)
-        assert silent(session) == []
-        machines.advance(5.0)
+        for _ in range(12):
+            session.step(0.0)
+            assert silent(session) == []
+            machines.advance(5.0)
         session.step(0.0)
         assert silent(session) == ["alpha"]
 
@@ -166,3 +165,17 @@ def test_a_sign_that_was_seen_before_is_no_sign_of_life() -> None:
     assert silence.seconds("alpha", 30.0) == 20.0
     silence.heard("alpha", 0, 30.0)  # a re-created log counts from the beginning
     assert silence.seconds("alpha", 30.0) == 0.0
+
+
+def test_a_pause_of_the_observer_is_nobodys_silence() -> None:
+    silence = Silence(0.0)
+    silence.heard("alpha", 1, 5.0)
+    silence.listen(8.0, 10.0)
+    assert silence.seconds("alpha", 8.0) == 3.0
+    silence.heard("beta", 1, 99.0)
+    silence.listen(100.0, 10.0)
+    assert {who: silence.seconds(who, 100.0) for who in ("alpha", "beta", "gamma")} == {
+        "alpha": 13.0,
+        "beta": 0.0,
+        "gamma": 18.0,
+    }

@@ -177,6 +177,7 @@ class Watch:
 
     def _survey(self, now: float) -> None:
         """Update figures and alarms."""
+        self._silence.listen(now, 2 * self._interval)
         aggregation, waiting = self._aggregation, survey(self._aggregation, self._silence, now)
         HELD.set(aggregation.held)
         VERSION.set(aggregation.roster.version)

@@ -37,8 +37,18 @@ class Silence:
     """
 
     def __init__(self, began: float) -> None:
-        self._began = began
+        self._began = self._listened = began
         self._last: dict[Hashable, tuple[Hashable, float]] = {}
+
+    def listen(self, now: float, within: float) -> None:
+        """Note that the observer listens, as it does every `within` seconds.
+
+        Of a longer pause, in which it was stopped or the log did not answer, the rest counts as nobody's silence.
+        """
+        pause, self._listened = now - self._listened - within, now
+        if pause > 0:
+            self._began += pause
+            self._last = {who: (sign, min(now, at + pause)) for who, (sign, at) in self._last.items()}
 
     def heard(self, who: Hashable, sign: Hashable, now: float) -> None:
         """Record the newest heartbeat of `who`; a repeated one changes nothing."""
