@@ -94,6 +94,20 @@ def test_a_path_with_a_blank_is_quoted_in_the_command_that_heals_it() -> None:
     assert texts(installation)[0].endswith(": vcsreplicator heal alpha 'group/my own'")
 
 
+def test_no_name_that_a_stranger_wrote_adds_a_command_to_ours() -> None:
+    installation, odd = Installation(), "x;reboot"
+    stranger = replace(installation.chain.ack("alpha", 2), mirror=odd, detached="locked")
+    installation.write(ACKS, f"{odd}/{stranger.repository}", stranger)
+    report = ServiceReport(time=installation.clock.now(), version="1", count=7)
+    installation.write(SERVICES, f"verify {odd}", report)
+    found = findings(installation.picture(), installation.clock.now(), Expectations())
+    commands = [finding.command for finding in found if odd in (finding.command or "")]
+    assert commands == [
+        "journalctl -u 'vcsreplicator-verify@x;reboot'",
+        f"vcsreplicator heal 'x;reboot' {installation.state.path}",
+    ]
+
+
 def test_a_repository_unknown_to_the_aggregator_is_healed_by_its_id() -> None:
     installation = Installation()
     installation.log.append([])

@@ -4,6 +4,7 @@
 For example, a mirror is silent, or no mirror gates a repository, or a repository waits for others.
 """
 
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -171,7 +172,7 @@ def _alarm_held(aggregation: Aggregation, waiting: Waiting, patience: float) -> 
     whom = f", for {', '.join(sorted(mirrors))}" if mirrors else ""
     longest = max(waiting.held[name] for name in held)
     story = f"{sum(held.values())} of {', '.join(paths[:NAMED])}{more} wait{whom}, the oldest for {longest:.0f} s"
-    story = f"{story}; see: vcsreplicator trace {paths[0]}"
+    story = f"{story}; see: vcsreplicator trace {shlex.quote(paths[0])}"
     return [Alarm(kind=NOTICES_HELD, story=story)]
 
 

@@ -166,7 +166,7 @@ def find_detached(picture: Picture, ack: Ack, now: float) -> Finding:
     step = HEAL_STEPS.get(ack.detached or "", HEAL_AT_ONCE)
     if ack.detached == Reason.DISK and any(sign in (ack.note or "") for sign in _FORBIDDEN):
         step = GIVE_BACK
-    command = f"vcsreplicator heal {ack.mirror} {shlex.quote(where)}"
+    command = f"vcsreplicator heal {shlex.quote(ack.mirror)} {shlex.quote(where)}"
     about = {"mirror": ack.mirror, "repository": ack.repository}
     return Finding(level=Severity.WARNING, text=f"{text}; {step}: {command}", command=command, entry=REASONS, **about)
 

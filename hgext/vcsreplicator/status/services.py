@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Findings about services that are silent, or report a trouble. Pure."""
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -96,7 +97,8 @@ def find_reported(picture: Picture, now: float, wanted: Expectations) -> list[Fi
                 found.append(finding)
         if (more := _count_unnamed(report)) and not _ends_with_meant(report):
             unit = "relay" if service.startswith(RELAY_KEY) else "notifier"
-            command = f"journalctl -u vcsreplicator-{f'verify@{mirror}' if is_verify else unit}"
+            unit = f"vcsreplicator-{f'verify@{mirror}' if is_verify else unit}"
+            command = f"journalctl -u {shlex.quote(unit)}"
             text = f"{service}: {more} more troubles; see: {command}"
             found.append(Finding(level=Severity.WARNING, text=text, command=command, entry=entry))
     return found

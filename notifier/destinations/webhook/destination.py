@@ -5,6 +5,7 @@ For the notifier a message is confirmed when its rows are on disk (`deliveries`)
 destination, delivers it (`dispatcher`).
 """
 
+import shlex
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -131,7 +132,7 @@ class Webhooks:
             if each.origin == "command" and not each.subscription.is_signed:
                 text = (
                     f"subscription {each.name} of {self.name} is unsigned; its receiver cannot know who sent a request;"
-                    f" vcsreplicator subscription rotate {each.name} gives it a key"
+                    f" vcsreplicator subscription rotate {shlex.quote(each.name)} gives it a key"
                 )
                 found.append(ServiceTrouble(text=text, since=each.created_at, is_meant=True))
             paused, since, last = each.paused_reason, each.failing_since, None
@@ -143,7 +144,7 @@ class Webhooks:
                 continue
             text = f"subscription {each.name} of {self.name} {f'is paused: {paused}' if paused else 'is failing'}"
             text += f", last: {last}" if last else ""
-            text += f"; vcsreplicator subscription {f'resume {each.name}' if paused else 'list'}"
+            text += f"; vcsreplicator subscription {f'resume {shlex.quote(each.name)}' if paused else 'list'}"
             is_meant = each.failing_since is None
             is_urgent = bool(paused) and not is_meant
             found.append(ServiceTrouble(text=text, since=since, is_urgent=is_urgent, is_meant=is_meant))

@@ -1255,8 +1255,9 @@ def test_a_silent_mirror_is_named_with_its_lag_and_what_it_holds() -> None:
     assert fed.aggregation.roster.mirrors[1].state is MirrorState.ACTIVE, "only an operator's word drops it"
 
 
-def test_notices_that_wait_while_pushes_go_on_are_an_alarm_with_names() -> None:
-    fed, chain = FedAggregation("alpha", "beta"), Chain("x")
+@pytest.mark.parametrize(("path", "quoted"), [("x", "x"), ("x;reboot", "'x;reboot'")])
+def test_notices_that_wait_while_pushes_go_on_are_an_alarm_with_names(path: str, quoted: str) -> None:
+    fed, chain = FedAggregation("alpha", "beta"), Chain(path)
     for _ in range(7):
         fed.event(*chain.take(1))
         fed.ack(chain.ack("alpha", chain.events[-1].seq, 0))
@@ -1266,7 +1267,7 @@ def test_notices_that_wait_while_pushes_go_on_are_an_alarm_with_names() -> None:
         found = alarms(fed.aggregation, survey(fed.aggregation, fed.silence, fed.now), 60.0)
         fed.now += 10
     assert [alarm.describe(0.0) for alarm in found] == [
-        "notices held: 7 of x wait, for beta, the oldest for 60 s; see: vcsreplicator trace x"
+        f"notices held: 7 of {path} wait, for beta, the oldest for 60 s; see: vcsreplicator trace {quoted}"
     ]
 
 

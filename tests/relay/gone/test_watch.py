@@ -131,6 +131,13 @@ def test_a_repository_removed_by_hand_is_deleted_after_the_delay(make: Callable[
     assert len(host.deletions()) == 1
 
 
+def test_no_path_of_a_removed_repository_adds_a_command_to_ours(make: Callable[..., Host]) -> None:
+    host = make("x;reboot", removed=Removed.REPORT)
+    host.remove("x;reboot")
+    host.look()
+    assert "vcsreplicator forget 'x;reboot' --yes; " in host.look()[0]
+
+
 def test_a_relay_that_only_reports_never_deletes_what_was_removed(make: Callable[..., Host]) -> None:
     host = make("one", removed=Removed.REPORT)
     host.remove("one")

@@ -9,6 +9,7 @@ finds that in the log, and writes no second one.
 """
 
 import os
+import shlex
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
@@ -94,8 +95,8 @@ class GoneWatch:
         elif name in self._due:
             text = f"{text} the relay announces its deletion after `removed-after` seconds; to do it now, or"
         return (
-            f"{text} announce its deletion: vcsreplicator forget {path} --yes; if another master has it, give that one's relay a "
-            f"`source` of its own, not {self._settings.source}"
+            f"{text} announce its deletion: vcsreplicator forget {shlex.quote(path)} --yes; if another master has it, "
+            f"give that one's relay a `source` of its own, not {self._settings.source}"
         )
 
     def _note_removed(self, states: Mapping[str, RepositoryState], new: Set[str]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hgext.vcsreplicator.log import NOTIFIER, NewRecord
 from hgext.vcsreplicator.log.requests import OperatorRequest
 from hgext.vcsreplicator.words.errors import Rejected, Unavailable
-from hgext.vcsreplicator.words.shape import plain
+from hgext.vcsreplicator.words.shape import plain, to_json
 from notifier.clients.database import NOWHERE
 from notifier.clients.secret import Secret
 from notifier.destinations.state import Kind
@@ -28,6 +28,7 @@ from notifier.destinations.webhook.destination import Webhooks, WebhookSettings
 from notifier.destinations.webhook.settings import DeliverySettings
 from notifier.destinations.webhook.signing import make_key, signing_key
 from notifier.destinations.webhook.subscription import MOST_FORMER, FormerKeys, Subscription
+from notifier.destinations.webhook.subscriptions import SubscriptionRecord
 from notifier.messages.message import messages
 from testing.builders.log.memorylog import MemoryLog
 from testing.builders.notifier.notices import a_notice, an_event, with_topics
@@ -93,6 +94,20 @@ def test_an_unsigned_subscription_of_a_command_is_named_as_meant(tmp_path: Path)
         [trouble] = webhooks.find_troubles()
     assert trouble.is_meant
     assert trouble.text.startswith("subscription ci of hooks is unsigned")
+
+
+def test_no_name_of_a_subscription_in_the_log_adds_a_command_to_ours(tmp_path: Path) -> None:
+    settings, log = WebhookSettings(database=str(tmp_path / "deliveries.db")), with_topics(MemoryLog())
+    log.append([NewRecord(topic=NOTIFIER, key="database/hooks", value=b'{"id":"of another machine"}')])
+    content = to_json(CI).decode()
+    for name, reason in (("x;reboot", "by an operator"), ("y;reboot", None)):
+        record = SubscriptionRecord(origin="command", content=content, created_at=1.0, paused_reason=reason)
+        log.append([NewRecord(topic=NOTIFIER, key=f"subscription/hooks/{name}", value=to_json(record))])
+    with closing(Webhooks("hooks", settings, HandClock(), log)) as webhooks:
+        webhooks.restore(log.append)
+        texts = "\n".join(trouble.text for trouble in webhooks.find_troubles())
+    assert "subscription resume 'x;reboot'" in texts
+    assert "subscription rotate 'y;reboot'" in texts
 
 
 def test_the_file_may_not_hold_a_key_and_no_key_is_quoted() -> None:
