@@ -4,7 +4,8 @@
 Without it a pull would survive a worker that is killed, and keep the lock of a clone that the next worker needs. A host must not
 send the worker into the worker's own network, neither by a redirect nor by a bundle that names another address. It must not name
 files of a clone either: Mercurial believes the files in `.hg/store`, and some of them name paths anywhere on this machine. So a
-pull takes no copy of a store. The command server loads this file by its path; no module imports it.
+pull takes no copy of a store, and reads none over HTTP, as Mercurial would where a host answers with a page. The command
+server loads this file by its path; no module imports it.
 """
 
 import ctypes
@@ -14,7 +15,7 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any
 
-from mercurial import bundle2, exchange, streamclone, url
+from mercurial import bundle2, error, exchange, statichttprepo, streamclone, url
 
 testedwith = b"6.3 6.9 7.0 7.1 7.2"
 
@@ -48,6 +49,11 @@ def extsetup(ui: Any) -> None:
     del bundle2.capabilities[b"remote-changegroup"]
     _replace(streamclone, "canperformstreamclone", lambda *_, **__: (False, None))
     _replace(exchange, "_maybeapplyclonebundle", lambda *_: None)
+    _replace(statichttprepo, "statichttprepository", _refuse_files)
+
+
+def _refuse_files(*_: Any) -> None:
+    raise error.RepoError(b"expected a server of Mercurial")
 
 
 def _replace(module: Any, name: str, function: Callable[..., Any]) -> None:

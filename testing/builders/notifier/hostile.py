@@ -43,7 +43,8 @@ def bundle(*parts: bytes) -> bytes:
 class HostileHost:
     """Answers `getbundle` with `bundle`, or, within a block, knows only the older stream clone, of these `files`.
 
-    That one has no end. `asked` has the commands that it was asked, `answers` what it answers to each.
+    That one has no end. `content_type` is that of all answers, `asked` has the commands that it was asked, and `answers` what it
+    answers to each.
     """
 
     def __init__(self, *, bundle: bytes = b"", files: Mapping[bytes, bytes] | None = None) -> None:
@@ -60,6 +61,7 @@ class HostileHost:
             "getbundle": zlib.compress(bundle),
             "stream_out": stream,
         }
+        self.content_type = "application/mercurial-0.1"
         self.asked: list[str] = []
         self._ending = threading.Event()
 
@@ -88,7 +90,7 @@ class HostileHost:
                 host.asked.append(command)
                 answer = host.answers.get(command, b"")
                 self.send_response(200)
-                self.send_header("Content-Type", "application/mercurial-0.1")
+                self.send_header("Content-Type", host.content_type)
                 self.send_header("Connection", "close")
                 if command != "stream_out":
                     self.send_header("Content-Length", str(len(answer)))

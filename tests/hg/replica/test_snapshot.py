@@ -347,11 +347,13 @@ def test_a_master_that_asks_for_another_password_meanwhile_is_waited_for(
 
 
 @contextlib.contextmanager
-def answering(status: int, page: bytes = b"") -> Iterator[str]:
-    """The URL of a web server that is no master."""
+def answering(status: int, page: bytes = b"", asked: list[str] | None = None) -> Iterator[str]:
+    """The URL of a web server that is no master; `asked` gets the paths that it is asked for."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if asked is not None:
+                asked.append(self.path)
             self.send_response(status)
             self.send_header("Content-Type", "text/html")
             self.end_headers()
@@ -382,6 +384,13 @@ def test_a_url_that_is_no_master_is_told_in_a_line() -> None:
     with answering(200, b"<html>\n<body>Welcome!</body>") as url, pytest.raises(Unavailable) as told:
         snapshot.master_newest_event(uimod.ui.load(), url)
     assert str(told.value) == f"{url}: '{url}' does not appear to be an hg repository"
+
+
+def test_no_files_of_a_store_are_read_where_a_page_answers() -> None:
+    asked: list[str] = []
+    with answering(200, b"", asked) as url, pytest.raises(Unavailable, match="does not appear to be an hg repository"):
+        snapshot.master_newest_event(uimod.ui.load(), url)
+    assert asked == ["/one?cmd=capabilities"]
 
 
 def test_a_header_that_is_nested_too_deep_is_waited_for() -> None:

@@ -19,7 +19,7 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING, TypeVar
 from urllib.error import HTTPError
 
-from mercurial import error, phases, util
+from mercurial import error, phases, statichttprepo, util
 from mercurial.localrepo import localrepository
 from mercurial.node import bin, hex
 from mercurial.transaction import transaction
@@ -151,6 +151,8 @@ def connected(ui: Ui, url: str, timeout: float) -> Iterator[IPeer]:
     """
     # Over SSH a client must know the commands that it sends.
     wirecommands.register()
+    # Where a server answers with a page, Mercurial would read the files of a store there, and believe them.
+    statichttprepo.statichttprepository = _refuse_files
     ui = ui.copy()
     ui.setconfig(b"http", b"timeout", b"%d" % max(1, int(timeout)), b"vcsreplicator")
     if ui.config(b"ui", b"ssh") == b"ssh":
@@ -167,6 +169,10 @@ def connected(ui: Ui, url: str, timeout: float) -> Iterator[IPeer]:
             # The mirror's own disk failed, not the connection.
             raise
         raise Unavailable(f"{url}: {_describe(problem)}") from problem
+
+
+def _refuse_files(*_: object) -> None:
+    raise error.RepoError(b"expected a server of Mercurial")
 
 
 def _open_peer(ui: Ui, url: str) -> IPeer:

@@ -102,6 +102,14 @@ def test_pull_takes_no_part_that_it_does_not_need(server: CommandServer, tmp_pat
     assert f"missing support for {name}" in reasons[0]
 
 
+def test_host_has_no_files_of_a_store_read_by_answering_with_a_page(server: CommandServer, tmp_path: Path) -> None:
+    with HostileHost() as hostile:
+        hostile.content_type, hostile.answers["capabilities"] = "text/html", b""
+        [reason, *_] = attempt(tmp_path / "clones", server, hostile.url)
+    assert "does not appear to be an hg repository" in reason
+    assert set(hostile.asked) == {"capabilities"}, "nothing is asked without a command"
+
+
 class Counted(BaseHTTPRequestHandler):
     """Counts who asks here."""
 
