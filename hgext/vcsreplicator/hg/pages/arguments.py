@@ -17,6 +17,7 @@ from pushlog import seams
 
 # Arguments that are lists of nodes. `heads` of a push may be words.
 _NODES = (b"bases", b"common", b"nodes", b"roots")
+_WORKING = b"f" * 40
 _BATCHED = re.compile(rb"(?P<command>[\w-]+) (?P<arguments>([^=,]+=[^=,]*(,[^=,]+=[^=,]*)*)?)")
 
 
@@ -73,10 +74,10 @@ def _read_arguments(orig: Callable[..., list[Any]], handler: Any, names: bytes) 
 
 
 def _check_nodes(given: Mapping[bytes, bytes], *more: bytes) -> None:
-    """Raise BadArgument for a list with a node that has not 40 digits."""
+    """Raise BadArgument for a list with a node that has not 40 digits, or is that of the working directory."""
     for name in (*_NODES, *more):
-        if any(len(node) != 40 for node in given.get(name, b"").split(b" ") if node):
-            raise BadArgument("a node has 20 bytes")
+        if any(len(node) != 40 or node == _WORKING for node in given.get(name, b"").split(b" ") if node):
+            raise BadArgument("a node has 20 bytes, and is a changeset's")
 
 
 def _decode_nodes(orig: Callable[..., list[bytes]], text: bytes, sep: bytes = b" ") -> list[bytes]:
