@@ -355,6 +355,14 @@ def test_a_link_that_comes_during_a_backup_is_not_followed(
     assert not [*tmp_path.glob("copy*")] or [*tmp_path.glob("copy*")] == [tmp_path / "copy.lock"]
 
 
+def test_folders_too_deep_for_a_backup_are_named_and_nothing_is_left(host: Host, tmp_path: Path) -> None:
+    (host.folder / "repos/group").joinpath(*["d"] * (backup_copy._DEEPEST + 10)).mkdir(parents=True)
+    refused = host.refuse("backup", tmp_path / "copy", "--repositories", "copy")
+    assert "repos/group/d/d/d" in refused
+    assert "lies within more than" in refused
+    assert [*tmp_path.glob("copy*")] == [tmp_path / "copy.lock"]
+
+
 def test_a_push_that_was_killed_is_not_in_the_copy_of_the_pushlog(host: Host, tmp_path: Path) -> None:
     control = host.folder / "repos/group/first/.hg"
     (control / "store/lock").unlink()

@@ -33,6 +33,8 @@ _FORMAT = 1
 # Seconds that a push may hold a repository.
 _PATIENCE = 60
 _CHUNK = 1 << 20
+# Folders within each other that are copied: each takes a call and an open file, here and where a copy is removed.
+_DEEPEST = 400
 # Files beside a database that SQLite applies to it.
 _JOURNALS = ("-journal", "-wal")
 # Locks of Mercurial, which only this process holds while it copies.
@@ -123,6 +125,8 @@ class CopyWriter:
 
         Accounts may write there: what one of them exchanges for a link is not followed. Raises OSError then.
         """
+        if name.count("/") > _DEEPEST:
+            raise Refused(f"{source}: lies within more than {_DEEPEST} folders; remove them, then run the backup again")
         os.mkdir(self._place(name), 0o700)
         self._note(name, os.fstat(place))
         with os.scandir(place) as found:
