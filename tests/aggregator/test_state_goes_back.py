@@ -370,6 +370,20 @@ def test_a_roster_lost_under_a_running_aggregator_is_written_again(*, decided: b
     assert bool(here.told()) != decided  # `beta` never served it
 
 
+@pytest.mark.parametrize("lost", [ROSTER, STATE])
+def test_what_its_topic_lost_just_after_it_was_read_is_written_again(lost: str) -> None:
+    here, chain = Installation(), Chain("x")
+    older = here.log.copied(lost)
+    send(here.log, chain.take(2))
+    here.step(chain)
+    here.restart(lambda: None)
+    here.log.restore(lost, older)
+    here.step()
+    assert load_roster(here.log) == here.session.aggregation.roster
+    assert [record.key for record in here.log.records(ROSTER)] == [KEY]
+    assert here.state(chain).noticed == 2
+
+
 def test_a_roster_lost_between_two_sessions_is_written_again() -> None:
     here, stop = Installation(), threading.Event()
     here.step()

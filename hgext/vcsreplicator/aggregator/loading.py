@@ -86,6 +86,7 @@ def load(
     aggregation = Aggregation(roster, positions, limit=limit, poison=poison)
     if any(copy.version != roster.version for copy in copies):
         aggregation.membership.write_again()
+    aggregation.loaded = {topic: each.positions[topic, 0] for topic, each in ((STATE, state), (ROSTER, table))}
     aggregation.events.cut = cut
     aggregation.events.ends = {partition: end for partition, end in known.items() if positions[EVENTS, partition] < end}
     for each, topic in ((state, STATE), (table, PENDING)):

@@ -35,8 +35,9 @@ logger = structlog.get_logger()
 class OwnTopic:
     """A topic that the aggregator alone writes; `is_lost` once it lacks records."""
 
-    def __init__(self) -> None:
-        self._newest, self._due, self.is_lost = -1, 0, False
+    def __init__(self, due: int) -> None:
+        """It ended at `due` when it was read."""
+        self._newest, self._due, self.is_lost = -1, due, False
 
     def note_written(self, offsets: Sequence[int]) -> None:
         """Take the offsets of new records.
@@ -89,7 +90,7 @@ class Watch:
         # When each alarm began, by this machine's clock.
         self._since: dict[Alarm, float] = {}
         self._found: tuple[Alarm, ...] = ()
-        self._state, self._roster = OwnTopic(), OwnTopic()
+        self._state, self._roster = (OwnTopic(aggregation.loaded.get(topic, 0)) for topic in (STATE, ROSTER))
         self._roster_at = float("-inf")
         self._notices_end: int | None = None
         # The newest end of notices that the log said.

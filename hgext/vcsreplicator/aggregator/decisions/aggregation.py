@@ -30,8 +30,9 @@ class Aggregation:
     in one transaction. When the outcome of a transaction is unknown, throw the whole object away and load another from the log.
 
     `positions` say where the reading of `events` and `roster-requests` goes on, as (topic, partition) → offset; in `acks`, up to
-    where unreadable levels are recorded. `repositories` are by id. `lost` counts, for each of them, the events that the log has
-    lost. Records and repositories in `poison` are left out. A batch holds at most about `limit` notices, or BATCH_BYTES.
+    where unreadable levels are recorded. `loaded` is where its own topics ended when they were read. `repositories` are by id.
+    `lost` counts, for each of them, the events that the log has lost. Records and repositories in `poison` are left out. A batch
+    holds at most about `limit` notices, or BATCH_BYTES.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Aggregation:
         self.repositories: Mapping[str, Repository] = memory.repositories
         self.positions, self.poison = memory.positions, memory.poison
         self.lost: Mapping[str, int] = memory.lost
+        self.loaded: Mapping[str, int] = {}
         self.succession = Succession(self._memory.repositories)
         self.succession.has_untaken = bool(memory.poison.refused)
         self.membership = RosterMembership(roster, self._memory)
