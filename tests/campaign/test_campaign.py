@@ -77,6 +77,22 @@ def test_of_two_promotions_one_wins_and_the_other_says_so() -> None:
     assert any(f"refused: {winner} was promoted meanwhile" in str(each) for each in history)
 
 
+def test_a_promotion_that_looked_before_another_was_recorded_is_refused() -> None:
+    """The other one is recorded after this one has read the reports, and before it reads who is master."""
+    faults = [
+        Fault(step=105, strike=Strike.FREEZE, who="mirror-alpha", calls=1, steps=5),
+        Fault(step=266, strike=Strike.KILL, who="mirror-alpha", calls=7, steps=5),
+        Fault(step=282, strike=Strike.LOSE_MASTER, who="master", calls=1, steps=700),
+        Fault(step=282, strike=Strike.KILL, who="operator-alpha", calls=44, steps=20),
+        Fault(step=282, strike=Strike.KILL, who="operator-beta", calls=18, steps=20),
+        Fault(step=282, strike=Strike.FREEZE, who="operator-beta", calls=10, steps=20),
+        Fault(step=307, strike=Strike.KILL, who="mirror-beta", calls=5, steps=150),
+    ]
+    result = run(Plan(seed=282, steps=500, faults=tuple(faults)))
+    assert len([each for each in result.history if each.kind is Kind.DECLARED]) == 1
+    assert not result.violations, describe(result)
+
+
 @pytest.mark.more
 def test_a_failure_is_shown_with_its_seed_and_its_fewest_faults() -> None:
     faults = [Fault(step=30, strike=Strike.KILL, who="relay"), Fault(step=40, strike=Strike.AWAY)]

@@ -74,8 +74,10 @@ def command(config: Config, name: str, is_check: bool, handed: str | None, yes: 
         raise Refused(f"{settings.root} belongs to another user{owner}")
     handover = None if handed is None else _read_handover(handed)
     with lock_folder(settings), log_of(config) as log:
+        # Before the reports: a promotion that is recorded later is found by `claim`, and an earlier one is in the picture.
+        known = read_master(log)
         with closing(Follower(log)) as follower:
-            now, known = follower.present(), read_master(log)
+            now = follower.present()
             picture = follower.picture
         found = _find_here(settings)
         is_begun = known is not None and (known.source, known.mirror) == (relay.source, name)
