@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+import sys
 import tracemalloc
 from dataclasses import replace
 from types import SimpleNamespace
@@ -441,6 +442,18 @@ def test_a_damaged_event_fits_its_mark_where_a_record_ends_there(box):
     places = list(box.unsent())
     break_one(box, places[1])
     assert box.fits(places[1].sent())
+
+
+def test_folders_too_deep_for_their_removal_end_no_caller(tmp_path):
+    """As in a relay, whose rounds remove what accounts may have left."""
+    (tmp_path / "folder").joinpath(*["d"] * 400).mkdir(parents=True)
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(350)
+    try:
+        remove_folder(str(tmp_path), str(tmp_path / "folder"))
+    finally:
+        sys.setrecursionlimit(limit)
+    assert (tmp_path / "folder").exists()
 
 
 def test_the_removal_of_a_folder_leaves_no_file_open(tmp_path):

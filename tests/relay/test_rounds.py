@@ -2,11 +2,7 @@
 """What a round of the relay finds to do, in folders made without Mercurial."""
 
 import errno
-import gc
 import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import cast
@@ -231,40 +227,15 @@ def leave_journal_without_size(folder: Path) -> None:
         opened.write(b"x")
 
 
-def leave_deep_folders(folder: Path) -> None:
-    shutil.rmtree(folder / ".hg")
-    inside = os.open(folder, os.O_RDONLY)
-    for _ in range(sys.getrecursionlimit() + 100):
-        os.mkdir("d", dir_fd=inside)
-        outer, inside = inside, os.open("d", os.O_RDONLY, dir_fd=inside)
-        os.close(outer)
-    os.close(inside)
-
-
 SPOILT = {
     "requires": lambda folder: leave_endless(folder / ".hg/requires"),
     "journal": lambda folder: leave_endless(folder / ".hg/store/journal"),
     "size": leave_journal_without_size,
-    "depth": leave_deep_folders,
 }
 
 
-@pytest.fixture
-def _removed(round_: Round) -> Iterator[None]:
-    """Has a test leave what `shutil`, and so pytest, cannot remove."""
-    yield
-    subprocess.run(["rm", "-rf", round_.root], check=True)
-    gc.collect()
-
-
-@pytest.mark.usefixtures("_removed")
-@pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # of `shutil`, whose recursion ends amid folders
-@pytest.mark.parametrize(
-    ("place", "how"),
-    [*(("", how) for how in SPOILT if how != "depth"), *((".vcsreplicator/deleted", how) for how in SPOILT)],
-)
+@pytest.mark.parametrize("how", SPOILT)
+@pytest.mark.parametrize("place", ["", ".vcsreplicator/deleted"])
 def test_no_repository_of_an_account_ends_the_round_of_the_others(round_: Round, place: str, how: str) -> None:
     round_.create(f"{place}/spoilt".lstrip("/"), 2)
     SPOILT[how](round_.root / place / "spoilt")

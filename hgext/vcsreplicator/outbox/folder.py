@@ -113,7 +113,8 @@ def remove_folder(root: str, path: str) -> None:
     *folders, last = os.path.relpath(path, root).split(os.sep)
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with contextlib.suppress(OSError), walk(descriptor, folders) as place:
+        # Python's function recurses, and accounts may have made any number of folders within each other.
+        with contextlib.suppress(OSError, RecursionError), walk(descriptor, folders) as place:
             shutil.rmtree(last, ignore_errors=True, dir_fd=place)
     finally:
         os.close(descriptor)
