@@ -28,6 +28,7 @@ from kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from hgext.vcsreplicator.aggregator.offline_roster import check_silence, decide_offline
 from hgext.vcsreplicator.demo.layout import PROGRAM
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.demo.submission import DOCUMENT
@@ -45,9 +46,12 @@ from hgext.vcsreplicator.log import (
 )
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import find_beginnings, read_records
+from hgext.vcsreplicator.relay.mastership import claim, read_master
+from hgext.vcsreplicator.status.follower import Follower
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import ReplicationError
-from hgext.vcsreplicator.words.records import DECODE_GROUP
+from hgext.vcsreplicator.words.records import DECODE_GROUP, MasterRecord
+from hgext.vcsreplicator.words.roster import RosterRequest, Verb
 from notifier.messages.raw import raw_topic
 from notifier.services.guardian.state import open_state as open_guardian_state
 from notifier.services.poll.settings import PollSettings
@@ -63,7 +67,20 @@ from tests.notifier.services.guardian.conftest import some_settings
 pytestmark = [pytest.mark.processes, pytest.mark.services, pytest.mark.slow]
 
 PAGE = Path(__file__).parents[2] / "docs" / "log.md"
-USERS = ("relay", "mirror", "verify", "aggregator", "notifier", "guardian", "poller", "operator", "edge", "decoder")
+USERS = (
+    "relay",
+    "mirror",
+    "verify",
+    "aggregator",
+    "notifier",
+    "guardian",
+    "poller",
+    "operator",
+    "edge",
+    "decoder",
+    "promoter",
+    "offline",
+)
 REFUSED = re.compile("not authorized|hidden from this user")
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 MECHANISM = "SCRAM-SHA-256"
@@ -380,8 +397,35 @@ def use_poll_state(log: Log) -> None:
         state.advance(state.add(settings.repositories, 0))
 
 
-@pytest.mark.parametrize(("user", "use"), [("guardian", use_guardian_state), ("poller", use_poll_state)])
-def test_the_state_in_watches_needs_each_documented_right(
+def use_promotion(log: Log) -> None:
+    """What `promote` does in the log."""
+    with closing(Follower(log)) as follower:
+        follower.present()
+    log.stored("mirror-alpha", EVENTS)
+    known = read_master(log)
+    newest = known.time if known else 0.0
+    claim(log, MasterRecord(source="hg://new", mirror="alpha", replaces=(), time=newest + 1.0), known)
+    log.append([NewRecord(topic=ROSTER_REQUESTS, key="promoted", value=b"{}")], timeout=5)
+
+
+def use_offline_roster(log: Log) -> None:
+    check_silence(log, 0.0)
+    request = RosterRequest(
+        id=uuid.uuid4().hex, verb=Verb.ALLOW_EMPTY, mirror=None, who="dana", time=1.0, reason="", allow=True
+    )
+    decide_offline(log, request)
+
+
+@pytest.mark.parametrize(
+    ("user", "use"),
+    [
+        ("guardian", use_guardian_state),
+        ("poller", use_poll_state),
+        ("promoter", use_promotion),
+        ("offline", use_offline_roster),
+    ],
+)
+def test_what_uses_a_transactor_needs_each_documented_right(
     tmp_path: Path, kafka: StrictKafka, user: str, use: Callable[[Log], None]
 ) -> None:
     def may_use() -> bool:
