@@ -99,11 +99,12 @@ test-versions: $(VENV)/installed-for-tests
 
 # `make faults SEED=7`: the campaign of a seed (tests/README.md); with `SEEDS=100` so many from there on. `make faults REAL=1` lets
 # every fault strike real processes, for `SECONDS=600` or until each has struck; SEED repeats the schedule that another run printed.
-# `make faults JUDGE=history.jsonl` judges an earlier one again; with PAGE=1 either writes the table of docs/reliability.md.
+# `make faults JUDGE=FILE` judges a history again, or several (JUDGE="FILE FILE"). With PAGE=1 either of the two writes the table
+# of docs/reliability.md.
 faults: $(VENV)/installed-for-tests
 ifneq ($(REAL)$(JUDGE),)
 	$(BIN)/python -m testing.faults.campaign $(if $(SEED),--seed $(SEED)) --seconds $(or $(SECONDS),0) \
-		$(if $(ONLY),--only $(ONLY)) $(if $(JUDGE),--judge $(JUDGE)) $(if $(PAGE),--page)
+		$(if $(ONLY),--only $(ONLY)) $(JUDGE:%=--judge %) $(if $(PAGE),--page)
 else
 	export TMPDIR=$${TMPDIR:-$(MEMORY)}; $(BIN)/python -m testing.campaign --seed $(or $(SEED),1) --seeds $(or $(SEEDS),1)
 endif

@@ -48,6 +48,9 @@ class Load:
     # Nodes that a newer push makes obsolete: they may be hidden at any time.
     amended: set[str] = field(default_factory=set)
     failed: list[str] = field(default_factory=list)
+    # What an operator did: the types of the messages that follow, each with its path; and the repositories that it left.
+    acted: list[tuple[str, str]] = field(default_factory=list)
+    living: set[str] = field(default_factory=set)
 
 
 class Pusher(threading.Thread):

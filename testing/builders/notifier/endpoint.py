@@ -33,7 +33,7 @@ class Request:
 class Reply:
     """What to answer.
 
-    `hang` waits for the event first, `reset` breaks the connection instead.
+    `hang` waits for the event first, `reset` breaks the connection instead, `drips` sends a byte of the body every so many seconds.
     """
 
     status: int = 200
@@ -41,6 +41,7 @@ class Reply:
     hang: threading.Event | None = None
     reset: bool = False
     body: bytes = b""
+    drips: float = 0.0
 
 
 class Endpoint:
@@ -89,7 +90,14 @@ class Endpoint:
                     self.send_header(name, value)
                 self.send_header("content-length", str(len(reply.body)))
                 self.end_headers()
-                self.wfile.write(reply.body)
+                if not reply.drips:
+                    self.wfile.write(reply.body)
+                    return
+                self.wfile.flush()
+                for byte in reply.body:
+                    endpoint.closing.wait(reply.drips)
+                    self.wfile.write(bytes([byte]))
+                    self.wfile.flush()
 
             do_POST = do_PUT = do_GET = answer
 

@@ -21,26 +21,25 @@ from testing.faults.campaign.table import FAULTS
 @click.option("--seed", type=int, help="Of an earlier campaign; by chance if absent.")
 @click.option("--seconds", default=0.0, help="How long faults strike; each strikes at least once.")
 @click.option("--only", default="", metavar="ID,ID", help="These faults alone, as to find which one is needed.")
-@click.option("--judge", "file", type=click.Path(path_type=Path, exists=True), help="Judge this history; nothing runs.")
+@click.option(
+    "--judge", "files", multiple=True, type=click.Path(path_type=Path, exists=True), help="Judge this; nothing runs."
+)
 @click.option("--page", "writes_page", is_flag=True, help="Write the table into docs/reliability.md.")
-def main(seed: int | None, seconds: float, only: str, file: Path | None, writes_page: bool) -> None:
+def main(seed: int | None, seconds: float, only: str, files: tuple[Path, ...], writes_page: bool) -> None:
     """Let every fault strike a real installation under load, and exit with 1 if a promise was broken."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # else services in namespaces of their own would stay
-    if file is not None:
-        seen, how = read(file), f"history {file.name}"
-    else:
-        seed = random.randrange(10**6) if seed is None else seed
-        click.echo(f"seed {seed}")
-        seen, how = _run(seed, seconds, only), f"`make faults REAL=1 SEED={seed}`"
+    histories = [read(file) for file in files] or [_run(seed, seconds, only)]
     if writes_page:
-        write_page(seen, how)
-    click.echo(make_table(seen, how))
-    violations = judge(seen)
+        write_page(histories)
+    click.echo(make_table(histories))
+    violations = [violation for seen in histories for violation in judge(seen)]
     click.echo("\n".join(violations))
     sys.exit(bool(violations))
 
 
-def _run(seed: int, seconds: float, only: str) -> list[Seen]:
+def _run(seed: int | None, seconds: float, only: str) -> list[Seen]:
+    seed = random.randrange(10**6) if seed is None else seed
+    click.echo(f"seed {seed}")
     wanted = [fault for fault in FAULTS if not only or fault.id in only.split(",")]
     folder = Path(tempfile.mkdtemp(prefix="campaign-"))
     seen = run(Plan(seed=seed, faults=wanted, seconds=seconds, strikes=len(wanted)), folder)

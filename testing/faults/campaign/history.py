@@ -16,12 +16,14 @@ class Seen:
 
     | kind | who | what |
     |---|---|---|
+    | `began` | the seed | the campaign; `destinations`, which should get every message |
+    | `ended` | | all was healed, had settled and was compared |
     | `pushed` | the repository | `head`, and what the pusher read: a pusher was told at `end` that the push is in |
-    | `delivered` | the destination | a message: `id`, `previous`, `repository`, `sequence`, `type`, `heads` |
+    | `delivered` | the destination | a message: `id`, `previous`, `repository`, `sequence`, `type`, `path`, `heads` |
     | `looked` | the mirror | `missing`, what a receiver of the message `id` did not find there |
     | `checked` | | `findings` of `vcsreplicator check`, none if it says OK |
     | `struck` | the fault | `within` (its bound in seconds), `spares` (mirrors that it takes away); healed at `end` |
-    | `acted` | the verb | an operator's command that worked, `path` |
+    | `acted` | the type of message | an operator's command that worked, and the `path` that its message must name |
     | `trouble` | the observer | `text`: anything that must not be, such as a mirror that differs at the end |
     """
 

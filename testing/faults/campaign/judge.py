@@ -12,11 +12,12 @@
 - late: after a fault was healed, a destination got no push that began then within the fault's bound;
 - trouble: what an observer writes down because it must not be.
 
-An observation that took time counts only if no moment in it would excuse what was seen.
+An observation that took time counts only if no moment in it would excuse what was seen. The campaign `ended` when all was healed
+and had settled; in a history that was cut short, what was pushed in its last minutes is not lost yet.
 """
 
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -28,6 +29,8 @@ from testing.faults.campaign.history import Seen, of_kind
 UNNAMED = 60.0
 # Seconds after a fault in which what was unconfirmed may come again: `takeover-after`, and the longest delay of a retry.
 REPEATED = 30.0
+# Seconds that a push may wait at the end of a history that was cut short: the longest fault, and the longest recovery.
+CUT = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +52,9 @@ class Recovery:
 
 
 def judge(seen: Sequence[Seen]) -> list[str]:
-    """Return a line for each violation of a history that ended when all was healed and had settled."""
-    found = [*_judge_messages(seen), *_judge_repeats(seen), *_judge_looks(seen), *_judge_checks(seen)]
+    """Return a line for each violation of a history."""
+    found = [*_judge_messages(seen), *_judge_acts(seen), *_judge_repeats(seen), *_judge_looks(seen)]
+    found += _judge_checks(seen)
     found += [
         f"late: {each.fault.who}, healed at {each.fault.end:.1f}: {name} took {_tell(seconds)}, not {_within(each):.0f} s"
         for each in find_recoveries(seen)
@@ -58,6 +62,11 @@ def judge(seen: Sequence[Seen]) -> list[str]:
         if seconds is not None and seconds > _within(each)
     ]
     return found + [f"trouble: {each.who} at {each.end:.1f}: {each.what['text']}" for each in of_kind(seen, "trouble")]
+
+
+def is_late(violation: str) -> bool:
+    """Return whether it concerns a recovery, which depends on what else the machine does."""
+    return violation.startswith("late: ")
 
 
 def find_recoveries(seen: Sequence[Seen]) -> list[Recovery]:
@@ -107,20 +116,42 @@ def tell_seconds(recoveries: Iterable[Recovery]) -> tuple[str, str]:
 
 
 def _judge_messages(seen: Sequence[Seen]) -> list[str]:
+    until = _owed_until(seen)
     accepted = [
         Accepted(repository=each.who, head=each.what["head"], attempts=each.what["attempts"], is_recorded=True)
         for each in sorted(of_kind(seen, "pushed"), key=lambda each: each.end)
+        if each.end < until
     ]
     lines = defaultdict[str, list[dict[str, object]]](list)
     for each in of_kind(seen, "delivered"):
         lines[each.who].append({**each.what, "data": {"heads": each.what["heads"]}})
     found = []
-    for name, got in sorted(lines.items()):
+    for name in _destinations(seen):
+        got = lines[name]
         misordered, _ = told_in_order(got)
         found += [f"misordered: {name}: {text}" for text in misordered]
         for text in announced(got, accepted):
             kind = "misordered" if "accepted earlier" in text else "lost" if "in 0 messages" in text else "twice"
             found.append(f"{kind}: {name}: {text}")
+    return found
+
+
+def _judge_acts(seen: Sequence[Seen]) -> list[str]:
+    """Each act of the operator has a message of its own wherever its type goes."""
+    until = _owed_until(seen)
+    acted = Counter((each.who, each.what["path"]) for each in of_kind(seen, "acted") if each.end < until)
+    got = defaultdict[str, set[tuple[str, str, str]]](set)
+    for each in of_kind(seen, "delivered"):
+        got[each.who].add((each.what["type"], each.what["path"], each.what["id"]))
+    found = []
+    for name, messages in sorted(got.items()):
+        counted = Counter(message[:2] for message in messages)
+        types = {kind for kind, _ in counted}
+        found += [
+            f"lost: {name}: {times} of {kind} at {path}, it got {counted[kind, path]}"
+            for (kind, path), times in acted.items()
+            if kind in types and counted[kind, path] < times
+        ]
     return found
 
 
@@ -180,8 +211,14 @@ def _spared_during(seen: Iterable[Seen], begin: float, end: float) -> set[str]:
     }
 
 
+def _owed_until(seen: Sequence[Seen]) -> float:
+    """Return the time before which all that was pushed must be delivered in the end."""
+    return float("inf") if of_kind(seen, "ended") else max(each.end for each in seen) - CUT
+
+
 def _destinations(seen: Iterable[Seen]) -> list[str]:
-    return sorted({each.who for each in of_kind(seen, "delivered")})
+    """All that should get messages, also if none came."""
+    return sorted({name for each in of_kind(seen, "began") for name in each.what["destinations"]})
 
 
 def _within(recovery: Recovery) -> float:

@@ -17,9 +17,8 @@ import kombu
 from hgext.vcsreplicator.demo.layout import EXCHANGES
 from testing.checks import agreement, checker
 from testing.checks.lines import try_line
-from testing.faults.campaign.site import Site
+from testing.faults.campaign.site import LINES, PULSE, Site
 
-LINES, PULSE = "JSON lines", "Pulse"
 # Seconds between two questions to `check`.
 ASKED = 5.0
 # What `check` says of topics that remember all, for the judge's sake.
@@ -59,10 +58,13 @@ def _reporting(site: Site, observer: Callable[[], None]) -> None:
 
 
 def listen_to_pushers(site: Site, over: threading.Event) -> None:
-    """Write down what pushers were told."""
-    done, last = 0, False
+    """Write down what pushers were told, and what the operator did."""
+    done, acted, last = 0, 0, False
     while not last:
         last = over.wait(0.05)
+        for kind, path in site.load.acted[acted:]:
+            acted += 1
+            site.history.add("acted", kind, path=path)
         for each in site.load.accepted[done:]:
             done += 1
             begin, end = each.began - site.history.start, each.ended - site.history.start
@@ -101,10 +103,11 @@ def _read_on(path: Path, read: dict[Path, int]) -> list[dict[str, Any]]:
 
 
 def look(site: Site, told: "queue.SimpleQueue[dict[str, Any] | None]") -> None:
-    """Try each message on every mirror that no fault has taken away."""
+    """Try each push on every mirror that no fault has taken away; not those to what the operator changes again at once."""
     while line := told.get():
         for mirror in site.cluster.about["mirrors"]:
-            if line["type"] == "changegroup.1" and mirror["name"] not in site.spared:
+            is_kept = line["type"] == "changegroup.1" and "/repository-" in line["data"]["repo_url"]
+            if is_kept and mirror["name"] not in site.spared:
                 begin = site.history.clock()
                 missing = try_line([mirror], line, site.load.amended)
                 site.history.add("looked", mirror["name"], begin=begin, id=line["id"], missing=missing)

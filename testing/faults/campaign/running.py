@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testing.builders.load import Pusher, create
+from testing.builders.operator import Operator
 from testing.checks import agreement
 from testing.faults.campaign.history import History, Seen, of_kind
 from testing.faults.campaign.judge import measure_recovery
 from testing.faults.campaign.observing import compare, observing
 from testing.faults.campaign.site import Site
 from testing.faults.campaign.table import FAULTS, Fault
+from testing.waiting import eventually
 from testing.warm import is_stem
 
 PUSHERS, REPOSITORIES = 3, 6
@@ -26,9 +28,10 @@ SETTLE, ASKED_ON = 180.0, 75.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to do: the seed decides which of `faults` strike, for `seconds`, or `strikes` of them.
+    """What to do: the seed decides in which order `faults` strike, for `seconds` and until there were so many `strikes`.
 
-    Each strikes once before any strikes again. A `pause` between two is up to chance; `waits_recovered` waits for the recovery too.
+    Each strikes once before any strikes again. Between two are up to `pause` seconds, by chance. An installation that `is_whole`
+    recovers from each before the next.
     """
 
     seed: int
@@ -52,11 +55,13 @@ def run(plan: Plan, folder: Path) -> list[Seen]:
     """Run one campaign in an empty folder; the history, which is in its file `history.jsonl` too."""
     history = History(folder / "history.jsonl")
     with Site(folder, history, is_whole=plan.is_whole) as site:
+        history.add("began", str(plan.seed), destinations=site.destinations)
         names = [f"repository-{number}" for number in range(REPOSITORIES)]
         create(site.cluster, names)
         with observing(site):
             with _pushing(site, names, plan.seed):
                 _strike_each(site, plan)
+            names += sorted(site.load.living)
             _settle(site, names)
             if plan.is_whole:
                 time.sleep(ASKED_ON)
@@ -64,6 +69,7 @@ def run(plan: Plan, folder: Path) -> list[Seen]:
     for process in agreement.processes_below(folder):
         if not is_stem(process):
             history.add("trouble", f"process {process}", text="is left behind")
+    history.add("ended")
     history.close()
     return history.seen
 
@@ -74,18 +80,22 @@ def _pushing(site: Site, names: list[str], seed: int) -> Iterator[None]:
     stop = threading.Event()
     for number in range(PUSHERS):
         site.pushers.append(Pusher(site.cluster, names[number::PUSHERS], site.load, stop, f"{seed}-{number}"))
-    for pusher in site.pushers:
-        pusher.start()
+    at_work = list(site.pushers)
+    if site.is_whole:
+        at_work.append(Operator(site.cluster, ["acts"], site.load, stop, f"{seed}-operator"))
+    for thread in at_work:
+        thread.start()
     try:
         yield
     finally:
         stop.set()
-        for pusher in site.pushers:
-            pusher.join()
+        for thread in at_work:
+            thread.join()
 
 
 def _strike_each(site: Site, plan: Plan) -> None:
     """In the main thread: the kernel ends what a thread started when that thread ends."""
+    eventually(lambda: site.load.accepted or site.load.failed, "the first push", timeout=SETTLE)
     began = time.monotonic()
     for count, (fault, chance) in enumerate(draw(plan)):
         if count >= plan.strikes and time.monotonic() - began >= plan.seconds:

@@ -32,6 +32,7 @@ from testing.warm import is_stem
 
 # The webhook whose endpoint gets into trouble, and the other one; the services that SNS consists of.
 CI, STEADY, SNS, S3 = "webhook ci", "webhook steady", "SNS", "S3"
+LINES, PULSE = "JSON lines", "Pulse"
 PATHS = {"/ci": CI, "/steady": STEADY}
 DISK = 96 << 20
 # What ends a service is not an error of it: our SIGKILL, our request, or a log that does not answer at its start.
@@ -62,6 +63,11 @@ class Site:
         self._opened.close()
 
     @property
+    def destinations(self) -> list[str]:
+        """Where every message should arrive."""
+        return [LINES, PULSE, SNS, CI, STEADY] if self.is_whole else [LINES]
+
+    @property
     def lines(self) -> list[Path]:
         """The files of JSON lines, one for each notifier."""
         return (
@@ -86,6 +92,9 @@ class Site:
         for process in self.processes(role):
             with suppress(ProcessLookupError):
                 os.kill(process, number)
+
+    def root(self, mirror: str) -> Path:
+        return self.folder / "repos" / mirror
 
     def clock(self, role: str) -> Path:
         return self.folder / "clocks" / role
@@ -167,7 +176,6 @@ class Site:
             'allow = ["127.0.0.0/8"]\nallow-http = true\n'
             + "".join(
                 f'\n[notifier.hooks.subscriptions.{path[1:]}]\nurl = "{hooks}{path}"\nsecrets = [{{ file = "{key}" }}]\n'
-                f'types = ["changegroup.1", "newrepo.1", "obsolete.1"]\n'
                 for path in PATHS
             )
         )
@@ -175,7 +183,7 @@ class Site:
     def _answer_hook(self, request: Request) -> Reply:
         name = PATHS[request.path]
         reply = self.moods.get(name, answer)(request)
-        if reply.status == 200 and reply.hang is None:
+        if reply.status == 200:
             headers = {word: request.headers.get(f"vcsreplicator-{word}") for word in ("id", "previous", "repository")}
             self.deliver(name, {**headers, **request.body, "sequence": request.headers["vcsreplicator-sequence"]})
         return reply
@@ -183,7 +191,7 @@ class Site:
     def _answer_cloud(self, request: Request) -> Reply:
         service = S3 if request.method == "PUT" else SNS
         reply = self.moods.get(service, answer)(request)
-        if service == SNS and reply.status == 200 and reply.hang is None:
+        if service == SNS and reply.status == 200:
             self.deliver(SNS, message_of(request))
         return reply
 
@@ -197,5 +205,6 @@ class Site:
             repository=message["repository"],
             sequence=int(message["sequence"]),
             type=message["type"],
+            path=message["data"]["repo_url"].rpartition("/")[2],
             heads=message["data"].get("heads", []),
         )

@@ -2,13 +2,22 @@
 """How a fault is brought about: each strike is a block in which it lasts, and whose end heals it."""
 
 import os
+import shutil
 import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
 
+import kombu
+
+from hgext.vcsreplicator.demo.layout import EXCHANGES
+from hgext.vcsreplicator.status.follower import read_picture
+from hgext.vcsreplicator.words.roster import MirrorState
 from testing.builders.notifier.endpoint import Reply, Request
-from testing.faults.campaign.site import Site
+from testing.faults.campaign.site import CI, Site
 from testing.faults.wrong_clock import set_clock
 from testing.services.guard import descendants
 from testing.waiting import eventually
@@ -16,13 +25,27 @@ from testing.warm import is_stem
 
 Strike = Callable[[Site], AbstractContextManager[None]]
 
+_kombu: Any = kombu  # has no types
 
-def killed(service: str) -> Strike:
-    """SIGKILL to one of these services."""
+
+def killed(*services: str) -> Strike:
+    """SIGKILL to one of each of these services."""
 
     @contextmanager
     def strike(site: Site) -> Iterator[None]:
-        site.cluster.kill(site.pick(service))
+        site.cluster.kill(*(site.pick(service) for service in services))
+        yield
+        site.revive()
+
+    return strike
+
+
+def all_killed(service: str) -> Strike:
+    """SIGKILL to each of these services; none is left."""
+
+    @contextmanager
+    def strike(site: Site) -> Iterator[None]:
+        site.cluster.kill(*(site.roles(service) if service else site.cluster.roles))
         yield
         site.revive()
 
@@ -54,6 +77,21 @@ def stopped(service: str) -> Strike:
     return strike
 
 
+def emptied(service: str) -> Strike:
+    """One of these services is killed, and all that it kept on its machine is removed, but for its configuration."""
+
+    @contextmanager
+    def strike(site: Site) -> Iterator[None]:
+        site.cluster.kill(role := site.pick(service))
+        for path in (site.folder / "machines" / role).iterdir():
+            if path.suffix != ".toml":
+                path.unlink()
+        yield
+        site.revive()
+
+    return strike
+
+
 def wrong_clock(service: str, ahead: float) -> Strike:
     """The clock of one of these services is wrong by so many seconds."""
 
@@ -66,18 +104,24 @@ def wrong_clock(service: str, ahead: float) -> Strike:
     return strike
 
 
-@contextmanager
-def worker_killed(site: Site) -> Iterator[None]:
-    """One worker of a mirror."""
-    pid = site.cluster.pid(site.pick("mirror"))
-    _kill_one(site, lambda: [each for each in descendants(pid) if not is_stem(each)])
-    yield
+def worker(number: signal.Signals) -> Strike:
+    """One worker of a mirror gets a signal; a stopped one is continued in the end, if it still runs."""
+
+    @contextmanager
+    def strike(site: Site) -> Iterator[None]:
+        pid = site.cluster.pid(site.pick("mirror"))
+        process = _signal_one(site, lambda: [each for each in descendants(pid) if not is_stem(each)], number)
+        yield
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGCONT)
+
+    return strike
 
 
 @contextmanager
 def serving_killed(site: Site) -> Iterator[None]:
     """The `hg serve --stdio` of a push that is under way."""
-    _kill_one(site, lambda: [each for pusher in site.pushers for each in descendants(pusher.developer.pid or 0)])
+    _signal_one(site, lambda: [each for pusher in site.pushers for each in descendants(pusher.developer.pid or 0)])
     yield
 
 
@@ -86,24 +130,31 @@ def developer_killed(site: Site) -> Iterator[None]:
     """A developer's `hg`, in the middle of a push perhaps."""
     pusher = site.random.choice(site.pushers)
     with pusher.working:
-        _kill_one(site, lambda: [pid for pid in [pusher.developer.pid] if pid])
+        _signal_one(site, lambda: [pid for pid in [pusher.developer.pid] if pid])
     yield
 
 
-def _kill_one(site: Site, find: Callable[[], list[int]]) -> None:
-    def is_killed() -> bool:
+def _signal_one(site: Site, find: Callable[[], list[int]], number: signal.Signals = signal.SIGKILL) -> int:
+    def try_one() -> int:
         try:
-            os.kill(site.random.choice(find()), signal.SIGKILL)
+            os.kill(process := site.random.choice(find()), number)
         except (IndexError, ProcessLookupError):
-            return False
-        return True
+            return 0
+        return process
 
-    eventually(is_killed, "there is a process to kill")
+    return eventually(try_one, "there is a process")
 
 
 @contextmanager
 def log_killed(site: Site) -> Iterator[None]:
     site.kafka.kill()
+    yield
+    site.kafka.start()
+
+
+@contextmanager
+def log_restarted(site: Site) -> Iterator[None]:
+    site.kafka.stop()
     yield
     site.kafka.start()
 
@@ -143,6 +194,55 @@ def rabbitmq_stopped(site: Site) -> Iterator[None]:
     site.rabbitmq.start_app()
 
 
+@contextmanager
+def rabbitmq_killed(site: Site) -> Iterator[None]:
+    site.rabbitmq.kill()
+    yield
+    site.rabbitmq.start()
+
+
+@contextmanager
+def rabbitmq_hangs(site: Site) -> Iterator[None]:
+    site.rabbitmq.pause()
+    yield
+    site.rabbitmq.resume()
+
+
+@contextmanager
+def connections_closed(site: Site) -> Iterator[None]:
+    site.rabbitmq.close_connections()
+    yield
+
+
+@contextmanager
+def memory_alarm(site: Site) -> Iterator[None]:
+    site.rabbitmq.block_publishers()
+    yield
+    site.rabbitmq.unblock_publishers()
+
+
+@contextmanager
+def right_taken(site: Site) -> Iterator[None]:
+    """The notifier may not write; the broker remembers rights while a connection lives."""
+    vhost = site.amqp.rpartition("/")[2]
+    site.rabbitmq.allow_writing(vhost, "^$")
+    site.rabbitmq.close_connections(vhost, "vcsreplicator")
+    yield
+    site.rabbitmq.allow_writing(vhost, ".*")
+
+
+@contextmanager
+def queue_full(site: Site) -> Iterator[None]:
+    """Another consumer's queue refuses what it has no room for, and is deleted in the end."""
+    arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    with _kombu.Connection(site.amqp) as opened:
+        exchange = _kombu.Exchange(EXCHANGES[1], type="topic", durable=True)
+        bound = _kombu.Queue("queue/guest/full", exchange, routing_key="#", queue_arguments=arguments)(opened)
+        bound.declare()
+        yield
+        bound.delete()
+
+
 def endpoint(service: str, *replies: Reply) -> Strike:
     """The receiver gives these answers in turn."""
 
@@ -153,13 +253,136 @@ def endpoint(service: str, *replies: Reply) -> Strike:
         def reply(request: Request) -> Reply:
             return replies[next(turns) % len(replies)]
 
+        held = [each.hang for each in replies if each.hang is not None]
+        for event in held:
+            event.clear()
         site.moods[service] = reply
         yield
         del site.moods[service]
+        for event in held:
+            event.set()
 
     return strike
 
 
 def hanging() -> Reply:
-    """No answer until the client leaves, or the campaign ends."""
+    """No answer before the fault ends."""
     return Reply(status=500, hang=threading.Event())
+
+
+def disk_full(folder: str) -> Strike:
+    """No room is left on the disk with these repositories."""
+
+    @contextmanager
+    def strike(site: Site) -> Iterator[None]:
+        filler = site.root(folder) / "filler"
+        with filler.open("wb", buffering=0) as file, suppress(OSError):
+            while file.write(bytes(4096)):
+                pass
+        yield
+        filler.unlink()
+
+    return strike
+
+
+def disk_read_only(folder: str) -> Strike:
+    """The disk with these repositories takes no writes."""
+
+    def remount(site: Site, option: str) -> bool:
+        words = ["mount", "-o", f"remount,{option}", str(site.root(folder))]
+        return not subprocess.run(words, capture_output=True).returncode
+
+    @contextmanager
+    def strike(site: Site) -> Iterator[None]:
+        eventually(lambda: remount(site, "ro"), "no file is open for writing")
+        yield
+        eventually(lambda: remount(site, "rw"), "the disk takes writes again")
+
+    return strike
+
+
+def _pick_repository(site: Site, mirror: str) -> Path:
+    return site.random.choice([path for path in site.root(mirror).glob("repository-*") if path.is_dir()])
+
+
+@contextmanager
+def repository_damaged(site: Site) -> Iterator[None]:
+    """The second half of a mirror's changelog is lost."""
+    changelog = _pick_repository(site, "beta") / ".hg/store/00changelog.i"
+    os.truncate(changelog, changelog.stat().st_size // 2)
+    yield
+
+
+@contextmanager
+def repository_emptied(site: Site) -> Iterator[None]:
+    """A mirror's store is gone, the repository is there."""
+    shutil.rmtree(_pick_repository(site, "beta") / ".hg/store", ignore_errors=True)
+    yield
+
+
+@contextmanager
+def repository_removed(site: Site) -> Iterator[None]:
+    """A mirror's repository is gone."""
+    shutil.rmtree(_pick_repository(site, "beta"), ignore_errors=True)
+    yield
+
+
+@contextmanager
+def deactivated(site: Site) -> Iterator[None]:
+    """A mirror is deactivated, and activated again."""
+    site.run("roster", "deactivate", "beta", "--yes")
+    yield
+    site.run("roster", "join", "beta")
+    _wait_until_active(site, "beta")
+
+
+@contextmanager
+def mirror_lost(site: Site) -> Iterator[None]:
+    """A mirror's machine is lost with its disk; an operator deactivates it, and fills a new one."""
+    site.cluster.kill("mirror-beta", "web-beta")
+    for path in site.root("beta").iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    site.run("roster", "deactivate", "beta", "--yes")
+    site.run("bootstrap", "beta")
+    yield
+    site.revive()
+    _wait_until_active(site, "beta")
+
+
+def _wait_until_active(site: Site, name: str) -> None:
+    def is_active() -> bool:
+        mirror = read_picture(site.log).roster.mirror(name)
+        return mirror is not None and mirror.state is MirrorState.ACTIVE
+
+    eventually(is_active, f"{name} is active", timeout=120.0)
+
+
+def positions_back(service: str, group: str, *topics: str) -> Strike:
+    """These services end, and their stored positions are those of an empty log."""
+
+    @contextmanager
+    def strike(site: Site) -> Iterator[None]:
+        site.cluster.kill(*site.roles(service))
+        for topic in topics:
+            site.log.acknowledge(group, topic, site.log.beginnings(topic))
+        yield
+        site.revive()
+
+    return strike
+
+
+@contextmanager
+def endpoint_gone(site: Site) -> Iterator[None]:
+    """A webhook's endpoint is gone, which pauses the subscription, until an operator resumes it."""
+    with endpoint(CI, Reply(status=410))(site):
+        yield
+    site.run("subscription", "resume", "ci")
+
+
+@contextmanager
+def notes_removed(site: Site) -> Iterator[None]:
+    """A mirror is killed, and its folder of notes is removed."""
+    site.cluster.kill("mirror-beta")
+    shutil.rmtree(site.root("beta") / "~vcsreplicator", ignore_errors=True)
+    yield
+    site.revive()

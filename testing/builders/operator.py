@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""An operator of a master, who creates, strips, renames and deletes repositories under load, and pushes to them in between."""
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from testing.builders.developer import Developer
+from testing.builders.load import PATIENCE, Pusher
+
+DRAFTS = "[phases]\npublish = no\n"
+
+
+class Operator(Pusher):
+    """Changes repositories of its own until it is stopped; the load says what it did."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._server = Developer(self._cluster.folder, self._cluster.about["master"]["env"], is_warm=False)
+
+    def run(self) -> None:
+        try:
+            with self.developer, self._server:
+                number = 0
+                while not self._stop_asked.wait(1.0):
+                    # Nothing is made where another repository left by a rename: its notices would wait for a minute after each
+                    # start of an aggregator, which does not know then that the path is free.
+                    if self._random.random() < 0.5:
+                        self._act(f"acts-here-{number}", f"acts-renamed-{number}")
+                    else:
+                        self._act(f"acts-{number % 4}")
+                    number += 1
+        except Exception as error:
+            self._load.failed.append(f"{self.name}: {type(error).__name__}: {error}")
+
+    def _act(self, name: str, new: str = "") -> None:
+        """One life of a repository, which ends at its path, or after a rename at the new one."""
+        folder, renamed = self._cluster.repository(name), self._cluster.repository(new)
+        self._until(lambda: (folder / ".hg/requires").exists(), "init", str(folder))
+        (folder / ".hg/hgrc").write_text(DRAFTS)
+        self._load.living.add(name)
+        self._load.acted.append(("newrepo.1", name))
+        with self.working:
+            shutil.rmtree(self._cluster.folder / "work" / name, ignore_errors=True)
+            clone = self._clone(name)
+        self._push_to(name, clone)
+        (folder / ".hg/hgrc").write_text(f"{DRAFTS}[web]\ndescription = {time.time()}\n")
+        self._until(lambda: True, "-R", str(folder), "replicatehgrc")
+        head = self._push_to(name, clone)
+        has_head = ("-R", str(folder), "log", "-r", head)
+        strip = ("-R", str(folder), "strip", "--no-backup", "-r", head, "--config", "extensions.strip=")
+        self._until(lambda: self._server.hg(*has_head)[0] != 0, *strip)
+        if new:
+            self._until(
+                lambda: not folder.exists() and renamed.exists(),
+                "-R",
+                str(folder),
+                "replicaterename",
+                "--yes",
+                str(renamed),
+            )
+            self._load.acted.append(("reporenamed.1", new))
+            self._load.living ^= {name, new}
+            name, folder = new, renamed
+        self._until(lambda: not folder.exists(), "-R", str(folder), "replicatedelete", "--yes")
+        self._load.acted.append(("repodeleted.1", name))
+        self._load.living.remove(name)
+
+    def _push_to(self, name: str, clone: Path) -> str:
+        with self.working:
+            head = self._work(name, clone)
+        self._push(name, clone, head)
+        return head
+
+    def _until(self, is_done: Callable[[], bool], *words: str) -> None:
+        """Type a command on the master until what it is for is so."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            code, output = self._server.hg(*words)
+            if is_done():
+                return
+            if time.monotonic() > end:
+                raise AssertionError(f"hg {' '.join(words)}: exit {code}: {output}")
+            time.sleep(0.5)
