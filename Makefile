@@ -47,7 +47,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export HYPOTHESIS_NO_PLUGINS := 1
 
 .SILENT:
-.PHONY: demo venv test test-all test-versions faults mutants check $(CHECKS) format bench docs man dist deb lock clean
+.PHONY: demo venv test test-all test-versions faults mutants soak check $(CHECKS) format bench docs man dist deb lock clean
 
 demo: venv
 	$(BIN)/vcsreplicator demo
@@ -113,6 +113,12 @@ endif
 mutants: $(VENV)/installed-for-tests
 	export TMPDIR=$${TMPDIR:-$(MEMORY)}; $(BIN)/python -m testing.mutants --seed $(or $(SEED),1) --sample $(or $(SAMPLE),300) \
 		--only "$(ONLY)"
+
+# `make soak MINUTES=120 RATE=20`: pushes to a cluster on Kafka, and whether memory, files and latency stay flat.
+soak: $(VENV)/installed-for-tests
+	PYTHON=$(BIN)/python $(INSTALL) services
+	$(BIN)/python -m testing.soak --minutes $(or $(MINUTES),120) --rate $(or $(RATE),20) \
+		--repositories $(or $(REPOSITORIES),200)
 
 # Style, types, tests and the documentation's site, side by side: a developer waits for the result.
 check: $(VENV)/installed-for-tests

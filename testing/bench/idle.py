@@ -81,19 +81,20 @@ def _row(name: str, before: list[Usage], after: list[Usage], seconds: float) -> 
 def _read_usage(leader: int) -> Usage:
     """Return what the process group of a service used so far; time of processes that ended counts with their parents."""
     ticks = switches = memory = processes = 0
-    for folder in _processes(leader):
+    for folder in list_processes(leader):
         fields = (folder / "stat").read_text().rpartition(")")[2].split()
         ticks += sum(map(int, fields[11:15]))
         tasks = list((folder / "task").iterdir())
         switches += sum(
-            _read_fields(task / "status", "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches") for task in tasks
+            read_fields(task / "status", "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches") for task in tasks
         )
-        memory += 1024 * _read_fields(folder / "smaps_rollup", "Pss")
+        memory += 1024 * read_fields(folder / "smaps_rollup", "Pss")
         processes += 1
     return Usage(cpu=ticks / TICKS, switches=switches, memory=memory, processes=processes)
 
 
-def _processes(leader: int) -> list[Path]:
+def list_processes(leader: int) -> list[Path]:
+    """List the folders in /proc of a process group."""
     found = []
     for path in (path for path in Path("/proc").iterdir() if path.name.isdigit()):
         try:
@@ -104,7 +105,7 @@ def _processes(leader: int) -> list[Path]:
     return found
 
 
-def _read_fields(file: Path, *names: str) -> int:
+def read_fields(file: Path, *names: str) -> int:
     """Return the sum of these fields; 0 for what ended meanwhile."""
     try:
         lines = file.read_text().splitlines()
