@@ -172,6 +172,23 @@ def test_the_ack_of_a_deletion_is_withdrawn_once_when_it_is_noticed(bench: Bench
     assert acks.count(None) == 1
 
 
+def test_a_deletion_is_acknowledged_that_follows_one_for_want_of_events(bench: Bench, acks: list[Ack | None]) -> None:
+    """The aggregator let a successor have the path; then the master, which was cut off, sent the events and the deletion."""
+    chain = Chain("r")
+    applied(bench, chain)
+    say(bench, chain.events[0], deleted=True, released=1, noticed=1)
+    applied(bench, chain)
+    deleted = chain.next(Type.DELETED)
+    bench.read(deleted)
+    say(bench, deleted, deleted=True, released=3, noticed=2)
+    gone = checkpoint(deleted, deleted=True)
+    bench.answer(bench.pool.given[-1], done=1, checkpoint=None, folder=None, serving=0, gone=gone)
+    assert acks[-1] is not None
+    assert (acks[-1].applied, acks[-1].serving) == (3, 3)
+    say(bench, deleted, deleted=True, released=3, noticed=3)
+    assert acks[-1] is None
+
+
 def test_a_repository_restored_after_deletion_is_followed_again(bench: Bench) -> None:
     chain, again = Chain("r"), Chain("r", incarnation=2)
     applied(bench, chain)

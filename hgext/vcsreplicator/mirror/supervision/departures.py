@@ -135,23 +135,25 @@ class Departures:
 
     def forget_if_finished(self, deleted: DeletedRepository) -> None:
         """Remove the note of a deletion that is noticed: `state` says so from now on."""
-        state = self._finished.get(deleted.repository)
-        if state is None or state.incarnation != deleted.incarnation or state.seq < deleted.seq:
-            return
-        if self._table.get(deleted.repository) is None:
+        if self._is_noticed(deleted) and self._table.get(deleted.repository) is None:
             try_to_write(lambda: self._notes.forget(deleted.repository))
             del self._deleted[deleted.repository]
 
     def abandon_if_finished(self, following: Following) -> None:
         """Forget a repository that is deleted here and whose deletion is noticed.
 
-        A repository that came back has another incarnation, and stays.
+        A repository that came back has another incarnation, and stays. A repository that counted as deleted for want of events
+        may go on, and be deleted later.
         """
         deleted, checkpoint = self._deleted.get(following.id), following.checkpoint
-        if deleted is None or following.id not in self._finished:
+        if deleted is None or not self._is_noticed(deleted):
             return
         if checkpoint is None or checkpoint.incarnation == deleted.incarnation:
             self.abandon(following)
+
+    def _is_noticed(self, deleted: DeletedRepository) -> bool:
+        state = self._finished.get(deleted.repository)
+        return state is not None and state.incarnation == deleted.incarnation and state.seq >= deleted.seq
 
     def abandon(self, following: Following) -> None:
         """Stop following the repository, and remove its ack."""
