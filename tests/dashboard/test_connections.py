@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The dashboard's server against clients that open connections and send nothing, or not enough."""
 
+import asyncio
 import socket
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 from hgext.vcsreplicator.dashboard import server
 from hgext.vcsreplicator.dashboard.settings import DashboardRole
 from hgext.vcsreplicator.demo.ports import free_port
+from hgext.vcsreplicator.service import asgi
 from testing.waiting import eventually
 from tests.dashboard.conftest import Installation, fill, settings
 
@@ -63,6 +65,35 @@ def test_many_connections_that_send_nothing_more_keep_no_reader_out(tmp_path: Pa
             opened.enter_context(connect(port)).sendall(unfinished)
         # A reader may still be refused while the last of them make room.
         eventually(lambda: ask(port).startswith(b"HTTP/1.1 200 "))
+
+
+def test_readers_that_take_nothing_give_way_to_new_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asgi, "_SPARE", server.CONNECTIONS - 2)
+    accepted = list[asgi.PatientConnection]()
+
+    class NotedConnection(asgi.PatientConnection):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            accepted.append(self)
+
+    def bind_with_small_buffers(host: str, port: int, key: str) -> socket.socket:
+        listener = bind(host, port, key)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # of each connection, too
+        return listener
+
+    bind = asgi.bind
+    monkeypatch.setattr(asgi, "bind", bind_with_small_buffers)
+    monkeypatch.setattr(asgi, "PatientConnection", NotedConnection)
+    request = b"GET /static/style.css HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with serving(tmp_path, fill()) as port, ExitStack() as opened:
+        for _ in range(2):
+            stalled = opened.enter_context(socket.socket())
+            stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            stalled.connect(("127.0.0.1", port))
+            stalled.sendall(40 * request)
+        eventually(lambda: [each.flow.write_paused for each in accepted] == [True, True])
+        assert ask(port).startswith(b"HTTP/1.1 200 ")
+        assert any(each.transport.is_closing() for each in accepted[:2])
 
 
 def test_a_feed_is_not_what_gives_way_to_new_connections(tmp_path: Path) -> None:

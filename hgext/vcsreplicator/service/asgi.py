@@ -71,9 +71,9 @@ class StoppableServer(uvicorn.Server):
 class PatientConnection(H11Protocol):
     """A connection that waits for its client as long as an idle one may stay.
 
-    uvicorn alone waits indefinitely for a first request and for the end of any. Here that time limits a whole request, even if
-    parts of it keep coming. When there are nearly as many connections as the server takes, a new one replaces the
-    connection that has waited longest.
+    uvicorn alone waits indefinitely for a first request, for the end of any, and for a client to take an answer. Here that time
+    limits a whole request, even if parts of it keep coming, and each wait for room to send more of an answer. When
+    there are nearly as many connections as the server takes, a new one replaces the connection that has waited longest.
     """
 
     _deadline: asyncio.TimerHandle | None = None
@@ -98,13 +98,22 @@ class PatientConnection(H11Protocol):
         super().on_response_complete()
         self._watch()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._watch()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_deadline()
         super().connection_lost(exc)
 
     def _watch(self) -> None:
         """Set the deadline if the server begins to wait for the client."""
-        if self.conn.their_state not in _SENDING or self.transport.is_closing():
+        waits = self.conn.their_state in _SENDING or self.flow.write_paused
+        if not waits or self.transport.is_closing():
             self._forget_deadline()
         elif self._deadline is None:
             self._deadline = self.loop.call_later(self.timeout_keep_alive, self.transport.abort)
