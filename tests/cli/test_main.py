@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from hgext.vcsreplicator import cli
 from hgext.vcsreplicator.cli import verbs
+from hgext.vcsreplicator.words.errors import Refused
 
 
 def end_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -65,6 +66,13 @@ def test_a_misspelt_verb_below_errors_is_told_the_nearest() -> None:
     ended = CliRunner().invoke(verbs.program, ["errors", "lis"])
     assert ended.exit_code == 2
     assert "No such command 'lis'. Did you mean 'list'?" in ended.stderr
+
+
+def test_no_error_of_a_verb_writes_a_control_character_of_the_log(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert end_with(Refused("no event;\nrelay \x1b]0;x\a was last seen"), monkeypatch) == 2
+    assert capsys.readouterr().err == "vcsreplicator: no event;\nrelay \\x1b]0;x\\x07 was last seen\n"
 
 
 def test_a_mistake_of_ours_has_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

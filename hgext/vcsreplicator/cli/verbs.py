@@ -11,7 +11,7 @@ import sys
 
 import click
 
-from ..words.errors import BadConfig, ReplicationError
+from ..words.errors import BadConfig, ReplicationError, visible
 from ..words.version import VERSION
 
 # Group → verb → its line in `vcsreplicator --help`, in the order of use.
@@ -122,10 +122,10 @@ def run() -> None:
         error.show()
         sys.exit(error.exit_code)
     except BadConfig as error:
-        click.echo(f"vcsreplicator: {error}", err=True)
+        _show_error(error)
         sys.exit(1 if _is_passing(error) else 78)
     except ReplicationError as error:
-        click.echo(f"vcsreplicator: {error}", err=True)
+        _show_error(error)
         sys.exit(2)
     except BrokenPipeError:
         sys.stderr.close()
@@ -136,6 +136,11 @@ def run() -> None:
         reason = _describe_denied(error) if isinstance(error, PermissionError) else str(error)
         click.echo(f"vcsreplicator: {reason}", err=True)
         sys.exit(2 if isinstance(error, PermissionError) else 1)
+
+
+def _show_error(error: Exception) -> None:
+    """Print an error without control characters, which a name in the log may have; its lines stay lines."""
+    click.echo("\n".join(map(visible, f"vcsreplicator: {error}".split("\n"))), err=True)
 
 
 def _open_standard_streams() -> None:
