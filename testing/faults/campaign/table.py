@@ -44,6 +44,7 @@ TAKEOVER = "another one takes over"
 WHOLE = "the push is in or not, whole; it is pushed again"
 CLIENTS = "its clients go to another mirror"
 ALONE = "its messages wait, those of other destinations go on"
+GIVEN_UP = "its messages are given up, and kept for an operator to send again"
 HEALED = "the mirror copies it from the master at the next event"
 
 # Each service → its name for readers, what is promised without it, and the mirror whose pages it serves.
@@ -315,6 +316,20 @@ RECEIVERS = (
         strike=strikes.endpoint(CI, Reply(drips=1.0, body=bytes(60))),
         hold=TROUBLED,
         within=SOON,
+    ),
+    Fault(
+        id="webhook-404",
+        does="webhook's endpoint answers 404 for 15 s",
+        promised=GIVEN_UP,
+        strike=strikes.endpoint(CI, Reply(status=404)),
+        hold=TROUBLED,
+    ),
+    Fault(
+        id="webhook-redirects",
+        does="webhook's endpoint answers with a redirect for 15 s",
+        promised=GIVEN_UP,
+        strike=strikes.endpoint(CI, Reply(status=302)),
+        hold=TROUBLED,
     ),
     Fault(
         id="webhook-gone",
