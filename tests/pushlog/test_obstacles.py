@@ -18,7 +18,10 @@ pytestmark = pytest.mark.processes
 # Permissions bind root too.
 POWERLESS = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
 STEP = "(push again later; if this stays, the server's administrators look at that process)"
-MASTER = "vcsreplicator =\n[vcsreplicator]\nrole = master\nlog = sqlite:///{folder}/log.db\n[vcsreplicator-roots]\n{folder} = .\n"
+MASTER = (
+    "vcsreplicator =\n[vcsreplicator]\nrole = master\nlog = sqlite://{folder}/log.db\n"
+    "[vcsreplicator-roots]\n{folder}/server = server\n"
+)
 
 
 @pytest.fixture(params=["pushlog"] if versions.is_older_than(versions.OLDEST_REPLICATED) else ["pushlog", "master"])
