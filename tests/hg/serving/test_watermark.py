@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -163,6 +164,42 @@ def test_a_repository_object_stays_with_the_release_it_opened_with(bench: Bench)
     views.hold_release(author.repo)
     release(second)
     assert views.first_unreleased(author.repo) == first.length
+
+
+def release_all(bench: Bench, pushes: int) -> tuple[Author, list[Tip], watermark.Watermark]:
+    """A repository of so many changesets, what it had after each, and the watermark that shows all of them."""
+    author = bench.author("repo")
+    tips = [author.push().after for _ in range(pushes)]
+    shown = watermark.Watermark(seq=pushes, length=tips[-1].length, tip=tips[-1].node, push_id=None)
+    watermark.write_watermark(author.repo, shown)
+    return author, tips, shown
+
+
+def test_a_strip_shows_less_and_what_stays_is_shown_again(bench: Bench) -> None:
+    author, tips, shown = release_all(bench, 2)
+    watermark.lower_watermark(author.repo, tips[0].length)
+    assert watermark.read_watermark(author.repo.vfs) == replace(shown, length=tips[0].length, tip=tips[0].node)
+    watermark.raise_watermark(author.repo, tips[1].length)
+    assert watermark.read_watermark(author.repo.vfs) == shown
+
+
+def test_a_new_watermark_is_at_least_two_seconds_younger(bench: Bench) -> None:
+    author, _, shown = release_all(bench, 1)
+    file = author.repo.vfs.join(watermark.WATERMARK)
+    before = int(os.stat(file).st_mtime)
+    assert abs(time.time() - before) < 600
+    watermark.write_watermark(author.repo, shown)
+    assert int(os.stat(file).st_mtime) == before + 2
+
+
+@pytest.mark.parametrize("pushes", [1, 2])
+def test_a_watermark_fits_only_a_changelog_whose_last_shown_entry_is_whole(bench: Bench, pushes: int) -> None:
+    author, _, shown = release_all(bench, pushes)
+    store = author.repo.svfs
+    assert shown.fits_store(store)
+    assert not replace(shown, tip="f" * 40).fits_store(store)
+    os.truncate(store.join(b"00changelog.d"), os.stat(store.join(b"00changelog.d")).st_size - 1)
+    assert not shown.fits_store(store)
 
 
 def test_every_client_sees_exactly_the_bookmarks_of_the_release(bench: Bench) -> None:

@@ -1315,3 +1315,36 @@ def test_a_batch_of_notices_costs_a_single_transaction(turns: Turns, monkeypatch
     turns.take(4)
     assert len(turns.destination.got) == turns.position == 3 * reading.BATCH
     assert len(commits) == 4, "one asks whether it is fenced, and one for each batch stores the position"
+
+
+def test_a_courier_that_has_not_begun_is_woken_too(turns: Turns) -> None:
+    turns.courier.wake()
+    turns.courier._reader = turns.loop.reader
+    turns.courier.wake()
+    assert turns.loop.reader._reader.woken
+
+
+def test_a_turn_sends_settles_and_stores_what_it_reads(turns: Turns) -> None:
+    publish_pushes(turns.courier.log, "x", 1, 1)
+    turns.loop.turn()
+    assert [message.seq for message in turns.destination.tried] == [1]
+    turns.clock.advance(CHECK_EVERY)
+    turns.loop.turn()
+    assert ([message.seq for message in turns.destination.got], turns.position) == ([1], 1)
+    assert turns.state.conditions()["it"]["position"] == 1
+
+
+def test_a_destination_that_is_away_is_left_alone_counted_and_asked_again(turns: Turns) -> None:
+    turns.courier.name = turns.loop.name = "was away"
+    turns.destination.down = Unavailable("closed")
+    turns.loop.connect()
+    assert turns.loop.condition.trouble is not None
+    assert not turns.loop.window.idle(turns.clock.monotonic())
+    failed = REGISTRY.get_sample_value("vcsreplicator_notifier_failed_attempts_total", {"destination": "was away"})
+    assert failed == 1.0
+    turns.destination.down = None
+    turns.loop.turn()
+    assert turns.loop.condition.trouble is not None
+    turns.clock.advance(turns.destination.patience.retry.longest)
+    turns.loop.turn()
+    assert turns.loop.condition.trouble is None
