@@ -176,6 +176,7 @@ test -d /repos/dana200/.hg && test -d /srv/alpha/dana200/.hg && test -s $notices
 step "install and set up again"
 enter dpkg -i /trial/next.deb
 enter vcsreplicator setup --yes
+enter systemctl enable --now vcsreplicator-mirror@beta vcsreplicator-verify@beta # which setup does not know
 announce dana1 again
 
 step "purge; all data stay"
