@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A mirror becomes the master only with all that the log has."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,21 @@ def test_a_handover_is_void_after_its_master_was_taken_back(config: Path) -> Non
 def test_a_file_that_is_no_handover_is_refused_in_one_line(config: Path) -> None:
     with pytest.raises(Refused, match=f"{config}: expected what vcsreplicator handover wrote: "):
         run(config, "--handover", str(config))
+
+
+@pytest.mark.parametrize(("user", "mode"), [(1, 0o600), (0, 0o620), (0, 0o602)], ids=["owner", "group", "others"])
+def test_a_handover_that_others_may_have_written_is_refused(
+    config: Path, monkeypatch: pytest.MonkeyPatch, user: int, mode: int
+) -> None:
+    file = config.with_name("handed")
+    file.write_bytes(to_json(Handover(source="hg://old", promotion=None, repositories=())))
+    file.chmod(mode)
+    owner = file.stat().st_uid
+    if user and not owner:
+        os.chown(file, user, -1)
+    monkeypatch.setattr(os, "geteuid", lambda: owner + (user if owner else 0))
+    with pytest.raises(Refused, match=f"{file}: other users may have written it, .*: chown root {file} && chmod go-w "):
+        run(config, "--handover", str(file))
 
 
 def test_a_mirror_without_repositories_becomes_the_master(config: Path) -> None:

@@ -2,7 +2,9 @@
 """`vcsreplicator promote`: makes a mirror the master, after a handover or the loss of the master."""
 
 import os
+import shlex
 import shutil
+import stat
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -116,8 +118,16 @@ def command(config: Config, name: str, is_check: bool, handed: str | None, yes: 
 
 
 def _read_handover(file: str) -> Handover:
+    """Read what the old master wrote; the hooks of the new master are in it, so nobody else may have changed it."""
     try:
         with open(file, "rb") as handed:
+            about = os.fstat(handed.fileno())
+            if about.st_uid not in (0, os.geteuid()) or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                name = shlex.quote(file)
+                raise Refused(
+                    f"{file}: other users may have written it, and it decides the hooks of the new master; if you know that nobody "
+                    f"did: chown root {name} && chmod go-w {name}"
+                )
             return from_json(Handover, handed.read(HANDOVER_LIMIT), limit=HANDOVER_LIMIT)
     except (OSError, MalformedEvent) as error:
         raise Refused(f"{file}: expected what vcsreplicator handover wrote: {error}") from error
