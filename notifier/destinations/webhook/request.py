@@ -33,6 +33,9 @@ PERMANENT = {300, 301, 302, 303, 304, 307, 308, 400, 405, 406, 411, 413, 414, 41
 # Addresses whose connections stay open: those used last, so that a process does not reach its limit of open files.
 POOLS_KEPT = 50
 
+# Addresses of a host that are tried: each may take `CONNECT_PATIENCE`, and a worker, without an end to how many a host names.
+ADDRESSES_TRIED = 4
+
 # Nothing was sent: another address of the same host may answer.
 NOT_CONNECTED = (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError)
 
@@ -145,7 +148,7 @@ class RequestSender:
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         patience = urllib3.Timeout(connect=min(CONNECT_PATIENCE, subscription.timeout), read=subscription.timeout)
         try:
-            addresses = resolve(host, port, self._networks)
+            addresses = resolve(host, port, self._networks)[:ADDRESSES_TRIED]
             for number, address in enumerate(addresses, 1):
                 try:
                     response = self._find_pool(parts.scheme, host, address, port).urlopen(

@@ -413,6 +413,22 @@ def test_a_refused_connection_is_to_be_tried_again() -> None:
     assert sender.send(OUTGOING, Subscription(url=url), [], 1.0).verdict is DeliveryVerdict.AGAIN
 
 
+def test_a_host_of_many_addresses_holds_a_worker_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = list[str]()
+
+    def refuse(address: tuple[str, int], *_: object, **__: object) -> socket.socket:
+        tried.append(address[0])
+        raise ConnectionRefusedError
+
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{number}", 9)) for number in range(1, 200)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    monkeypatch.setattr("urllib3.util.connection.create_connection", refuse)
+    with closing(RequestSender(networks=LOOPBACK, allow_http=True)) as sender:
+        answer = sender.send(OUTGOING, Subscription(url="http://many.example/"), [], 0)
+    assert answer.verdict is DeliveryVerdict.AGAIN
+    assert tried == ["127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4"]
+
+
 def test_https_goes_to_the_checked_address_and_verifies_the_name(tmp_path: Path) -> None:
     good, other = certificate(tmp_path, "good", "DNS:localhost"), certificate(tmp_path, "other", "DNS:elsewhere")
     networks = [*LOOPBACK, ipaddress.ip_network("::1")]
