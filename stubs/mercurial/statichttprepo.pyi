@@ -1,3 +1,3 @@
-from collections.abc import Callable
+from typing import Any
 
-statichttprepository: Callable[..., object]
+statichttprepository: Any

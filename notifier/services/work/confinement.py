@@ -49,7 +49,7 @@ def extsetup(ui: Any) -> None:
     del bundle2.capabilities[b"remote-changegroup"]
     _replace(streamclone, "canperformstreamclone", lambda *_, **__: (False, None))
     _replace(exchange, "_maybeapplyclonebundle", lambda *_: None)
-    _replace(statichttprepo, "statichttprepository", _refuse_files)
+    _replace(statichttprepo.statichttprepository, "__init__", _refuse_files)
 
 
 def _refuse_files(*_: Any) -> None:

@@ -152,7 +152,7 @@ def connected(ui: Ui, url: str, timeout: float) -> Iterator[IPeer]:
     # Over SSH a client must know the commands that it sends.
     wirecommands.register()
     # Where a server answers with a page, Mercurial would read the files of a store there, and believe them.
-    statichttprepo.statichttprepository = _refuse_files
+    statichttprepo.statichttprepository.__init__ = _refuse_files
     ui = ui.copy()
     ui.setconfig(b"http", b"timeout", b"%d" % max(1, int(timeout)), b"vcsreplicator")
     if ui.config(b"ui", b"ssh") == b"ssh":
