@@ -176,10 +176,16 @@ class Checker:
     def _promote(self, seen: Seen) -> None:
         self._master = seen.who
         for repository in self._repositories.values():
-            if seen.names:
-                for seq in repository.accepted.keys() - repository.logged.keys():
-                    self._report(repository.accepted[seq], "lost: its master was handed over without it")
-            repository.accepted = {seq: each for seq, each in repository.accepted.items() if seq in repository.logged}
+            # What the promoted master itself accepted, before a handover that was undone, is still in its outboxes.
+            unsent = {
+                seq: each
+                for seq, each in repository.accepted.items()
+                if seq not in repository.logged and each.who != seen.who
+            }
+            for each in unsent.values() if seen.names else ():
+                self._report(each, "lost: its master was handed over without it")
+            for seq in unsent:
+                del repository.accepted[seq]
 
     def _deliver(self, repository: _Repository, seen: Seen) -> None:
         last = repository.delivered.get(seen.who, 0)

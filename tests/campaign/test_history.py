@@ -3,6 +3,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from hgext.vcsreplicator.aggregator.decisions.succession import DEPARTURE_PATIENCE
 from testing.campaign.history import PROOF, Kind, Seen, check
 
@@ -144,6 +146,13 @@ def test_what_a_lost_master_had_not_sent_is_not_awaited() -> None:
 
 def test_what_the_log_lacks_of_a_master_that_handed_over_is_lost() -> None:
     assert found(push(1), promoted("handed over")) == ["lost: its master was handed over without it"]
+
+
+@pytest.mark.parametrize("names", [(), ("handed over",)])
+def test_what_a_master_that_stays_the_master_has_not_sent_is_not_lost(names: tuple[str, ...]) -> None:
+    """Its handover was undone before another one was promoted."""
+    history = push(1, who="old"), promoted(*names, source="old"), logged(1, who="old"), *served(1), got(1)
+    assert found(*history) == []
 
 
 def test_events_of_a_replaced_master_are_those_of_two_masters() -> None:
