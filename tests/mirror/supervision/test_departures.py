@@ -189,6 +189,21 @@ def test_a_deletion_is_acknowledged_that_follows_one_for_want_of_events(bench: B
     assert acks[-1] is None
 
 
+def test_events_queued_while_a_deletion_is_carried_out_bring_nothing_back(bench: Bench) -> None:
+    """A restart reads the events again while the worker sets the repository aside."""
+    chain = Chain("r")
+    created, deleted = chain.next(), chain.next(Type.DELETED)
+    here = checkpoint(deleted, deleted=True)
+    put(bench.mirror.state.table.get_or_add(chain.repository, "r"), checkpoint=here)
+    say(bench, deleted, deleted=True, released=2, noticed=1)
+    [releasing] = bench.pool.given
+    bench.read(created, deleted)
+    bench.answer(releasing, done=0, checkpoint=None, folder=None, serving=0, gone=here)
+    bench.mirror.turn(0)
+    assert bench.pool.given == [releasing]
+    assert bench.mirror.state.backlog.positions() == {0: bench.offset}
+
+
 def test_a_repository_restored_after_deletion_is_followed_again(bench: Bench) -> None:
     chain, again = Chain("r"), Chain("r", incarnation=2)
     applied(bench, chain)

@@ -98,6 +98,21 @@ def test_the_event_that_is_applied_is_not_queued_again(bench: Bench, monkeypatch
     assert [item.event.seq for item in bench.mirror.state.backlog.peek(following.id, events=9, size=10**9)] == [2]
 
 
+def test_a_repeat_that_a_catch_up_brings_does_not_undo_a_deletion(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log has the events twice, because the relay sent them again."""
+    chain = Chain("r")
+    created, deleted = chain.next(), chain.next(Type.DELETED)
+    following, _ = catch_up(bench, monkeypatch, created)
+    bring(bench, following, deleted, position=0)
+    gone = checkpoint(deleted, deleted=True)
+    bench.answer(bench.pool.given[-1], done=1, checkpoint=None, folder=None, serving=0, gone=gone)
+    count = len(bench.pool.given)
+    bring(bench, following, created, deleted, position=0)
+    assert len(bench.pool.given) == count
+
+
 def test_one_that_joined_is_acked_as_attached(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Chain("r").next()
     following, _ = catch_up(bench, monkeypatch, first)

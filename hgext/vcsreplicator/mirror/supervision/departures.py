@@ -93,8 +93,13 @@ class Departures:
         try_to_write(lambda: self._notes.record_deletion(deleted))  # the set-aside folder on disk says so too
 
     def let_go(self, following: Following, checkpoint: Checkpoint) -> None:
-        """Record that the repository was set aside because of its deletion."""
+        """Record that the repository was set aside because of its deletion.
+
+        Its events up to the deletion may be queued, because a restart or a repeat brought them: they would make it again.
+        """
         self.record_deletion(checkpoint)
+        while (queued := self._backlog.peek(following.id, events=1, size=0)) and self.is_past(queued[0].event):
+            self._backlog.finish(following.id, 1)
         self._state.vacate(following)
         following.change(following.end_at(checkpoint, now=self._clock.now()))
 

@@ -153,7 +153,7 @@ class Detachments:
                     continue  # its event came from the master; if not, the next event shows a gap
                 self.detach(following, Reason.GAP, str(error), offset=record.offset)
                 return
-            if item is None or following.is_at(item.event):
+            if item is None or following.is_at(item.event) or self._departures.is_past(item.event):
                 continue
             self._backlog.add(following.id, item, tracked=False)
 
