@@ -67,7 +67,8 @@ def recover(orig: Any, repo: localrepository) -> bool:
             return is_recovered
         try:
             with contextlib.closing(log.open_for_writing(log.path)):
-                repo.ui.status(b"rolling back interrupted change of pushlog2.db\n")
+                if not is_recovered:  # or Mercurial has said already that a transaction is rolled back
+                    repo.ui.status(b"rolling back interrupted change of pushlog2.db\n")
         except (sqlite3.Error, OSError) as problem:
             repo.ui.warn(b"pushlog2.db is not rolled back: %s\n" % stringutil.forcebytestr(problem))
             return is_recovered

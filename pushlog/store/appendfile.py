@@ -228,9 +228,9 @@ class AppendFile:
         """
         try:
             with open(self._vfs.join(name), "rb", opener=open_regular) as journal:
-                if os.fstat(journal.fileno()).st_size > WHOLE_LIMIT:
+                if (length := os.fstat(journal.fileno()).st_size) > WHOLE_LIMIT:
                     raise TornRecord(self.name, 0, f"the {name.decode()} has more than {WHOLE_LIMIT} bytes")
-                lines = journal.read(WHOLE_LIMIT).split(b"\n")
+                lines = journal.read(length).split(b"\n")
         except FileNotFoundError:
             return None
         sizes = [size for named, _, size in (line.partition(b"\0") for line in lines[:-1]) if named == self.name]

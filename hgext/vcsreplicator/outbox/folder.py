@@ -73,7 +73,8 @@ def read_file(path: bytes, limit: int = FILE_LIMIT) -> bytes:
     """Return the content of a file, at most so many bytes; empty if it is missing."""
     try:
         with open(path, "rb", opener=open_regular) as file:
-            return file.read(limit)
+            # Python takes memory for all that may be read.
+            return file.read(limit if limit <= FILE_LIMIT else min(limit, os.fstat(file.fileno()).st_size))
     except FileNotFoundError:
         return b""
 
