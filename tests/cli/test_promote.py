@@ -8,12 +8,12 @@ import pytest
 from click.testing import CliRunner
 
 from hgext.vcsreplicator.cli import promote
-from hgext.vcsreplicator.log import EVENTS, Log, NewRecord, topics
+from hgext.vcsreplicator.log import EVENTS, STATE, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror.jobs.promotion import Handover
 from hgext.vcsreplicator.relay.mastership import claim, read_master, take_back
 from hgext.vcsreplicator.words.errors import Refused
-from hgext.vcsreplicator.words.records import MasterRecord
+from hgext.vcsreplicator.words.records import AGGREGATOR, AggregatorHeartbeat, MasterRecord
 from hgext.vcsreplicator.words.shape import to_json
 
 
@@ -85,6 +85,18 @@ def test_a_handover_that_others_may_have_written_is_refused(
 def test_a_mirror_without_repositories_becomes_the_master(config: Path) -> None:
     run(config)
     assert (config.parent / "alpha/.vcsreplicator/mirror").is_dir()
+
+
+def test_no_mirror_is_promoted_by_a_roster_that_lost_its_newest_version(config: Path) -> None:
+    """The lost one may have the mirror active: it would remain so, and notices would wait for it."""
+    beat = to_json(AggregatorHeartbeat(time=1.0, roster=1, held=0))
+    with open_log(f"sqlite://{config.parent}/log.db") as log:
+        log.append([NewRecord(topic=STATE, key=AGGREGATOR, value=beat)])
+        with pytest.raises(
+            Refused, match="topic roster: expected version 1, as the aggregator has it, found 0; run this"
+        ):
+            run(config)
+        assert read_master(log) is None
 
 
 def test_a_promotion_that_another_one_replaced_meanwhile_says_so(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

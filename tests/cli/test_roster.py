@@ -16,9 +16,10 @@ from hgext.vcsreplicator.aggregator import offline_roster
 from hgext.vcsreplicator.aggregator.loop import run
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.cli.verbs import program
-from hgext.vcsreplicator.log import ACKS, ROSTER, NewRecord, topics
+from hgext.vcsreplicator.log import ACKS, PENDING, ROSTER, STATE, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import Refused
+from hgext.vcsreplicator.words.records import AGGREGATOR, AggregatorHeartbeat
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
@@ -59,10 +60,16 @@ class Installation:
         self.stop()
         self.log.close()
 
-    def write_roster(self, *rules: str) -> None:
+    def write_roster(self, *rules: str, topic: str = ROSTER) -> None:
         """The roster as an older release may have left it: alpha includes by these rules."""
         alpha = Mirror(name="alpha", state=MirrorState.ACTIVE, rules=Rules(include=rules))
-        self.log.append([NewRecord(topic=ROSTER, key=KEY, value=to_json(Roster(version=7, mirrors=(alpha,))))])
+        self.log.append([NewRecord(topic=topic, key=KEY, value=to_json(Roster(version=7, mirrors=(alpha,))))])
+
+    def lose_roster(self) -> None:
+        """Version 7, which the aggregator's heartbeat names, is in its copy alone."""
+        beat = to_json(AggregatorHeartbeat(time=1.0, roster=7, held=0))
+        self.log.append([NewRecord(topic=STATE, key=AGGREGATOR, value=beat)])
+        self.write_roster(topic=PENDING)
 
     def cli(self, *words: str) -> Result:
         return CliRunner().invoke(program, ["roster", *words, "--config", str(self.config)])
@@ -246,6 +253,18 @@ def test_a_roster_mended_offline_is_what_the_next_aggregator_follows(installatio
     installation.done("allow-empty", "yes", "--yes", "--offline")
     installation.start()  # alpha, which never acked, gates nothing any more
     eventually(lambda: all_noticed(installation.log, [installation.chain]), timeout=SOON)
+
+
+@pytest.mark.parametrize("words", [("add", "alpha"), ("deactivate", "alpha"), ("allow-empty", "yes", "--yes")])
+def test_no_request_is_made_by_a_roster_that_the_log_lost(installation: Installation, words: tuple[str, ...]) -> None:
+    installation.lose_roster()
+    assert "topic roster: expected version 7, as the aggregator has it, found 0" in installation.refused(*words)
+    assert installation.log.ends("roster-requests") == {0: 0}
+
+
+def test_a_roster_that_the_log_lost_is_changed_offline_by_its_copy(installation: Installation) -> None:
+    installation.lose_roster()
+    assert "version 8: alpha is inactive" in installation.done("deactivate", "alpha", "--yes", "--offline")
 
 
 def test_a_waiting_request_does_not_undo_a_later_offline_decision(installation: Installation) -> None:

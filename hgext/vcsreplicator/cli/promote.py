@@ -38,7 +38,7 @@ from ..words.errors import Expired, MalformedEvent, Refused, visible
 from ..words.event import Event
 from ..words.path import wire_path
 from ..words.records import MasterRecord
-from ..words.roster import Verb
+from ..words.roster import Roster, Verb
 from ..words.shape import GIB, from_json
 from .options import complete_mirror, log_of, mirror_settings, relay_of, with_config, with_wait, with_yes
 from .requests import ask_aggregator, make_request
@@ -81,6 +81,7 @@ def command(config: Config, name: str, is_check: bool, handed: str | None, yes: 
         with closing(Follower(log)) as follower:
             now = follower.present()
             picture = follower.picture
+        roster = picture.require_roster()
         found = _find_here(settings)
         is_begun = known is not None and (known.source, known.mirror) == (relay.source, name)
         former = known.replaces if known and is_begun else promotion.find_former(picture, known)
@@ -108,7 +109,7 @@ def command(config: Config, name: str, is_check: bool, handed: str | None, yes: 
                 raise Refused("\n".join((f"{name} is not the master yet; run this again later:", *map(visible, late))))
         hgrc = {each.fingerprint.repository: each.hgrc for each in handover.repositories} if handover else {}
         _continue_all(relay, log, picture, found, hgrc)
-        _leave_roster(log, picture, name, wait)
+        _leave_roster(log, roster, name, wait)
         if (fork := fork_of_former(read_master(log), relay.source)) is not None:
             raise Refused(
                 f"{name} is not the master: {fork.reason}; do not start its relay, and fill the mirror again (docs/operating.md)"
@@ -225,9 +226,9 @@ def _put_away(settings: MirrorSettings) -> None:
         os.rename(settings.folder, kept)
 
 
-def _leave_roster(log: Log, picture: Picture, name: str, wait: float) -> None:
+def _leave_roster(log: Log, roster: Roster, name: str, wait: float) -> None:
     """Deactivate the mirror; raises Refused if the aggregator does not."""
-    mirror = picture.roster.mirror(name)
+    mirror = roster.mirror(name)
     if mirror is None or mirror.state not in ALIVE:
         return
     decision, _ = ask_aggregator(log, make_request(Verb.DEACTIVATE, "promoted", mirror=name), wait)

@@ -51,8 +51,9 @@ def _make_request_verb(verb: Verb, *options: Callable[..., Any]) -> Callable[[Ca
         with metered_log(config) as log:
             picture = read_picture(log)
             request = make_request(verb, reason, **_read_members(picture, **members))
-            # Raises Refused as the aggregator would now.
-            decide(picture.roster, request, positions={}, now=request.time)
+            if not offline:  # which knows the copy of a roster that the log lost
+                # Raises Refused as the aggregator would now.
+                decide(picture.require_roster(), request, positions={}, now=request.time)
             if not yes and verb is not Verb.ADD:
                 raise Refused(f"{_describe_effect(picture, request)}; add --yes to do it")
             if not yes:

@@ -126,6 +126,19 @@ class Picture:
         elif topic == ACKS:
             _put_record(self.heartbeats, key, MirrorHeartbeat, value, HEARTBEAT_LIMIT)
 
+    def require_roster(self) -> rosters.Roster:
+        """Return the roster, to decide by it; raise Refused if the log lost its newest versions.
+
+        The aggregator's heartbeat then names a later one, until the aggregator has written it again.
+        """
+        newest = 0 if self.aggregator is None else self.aggregator.roster
+        if newest > self.roster.version:
+            raise Refused(
+                f"topic {ROSTER}: expected version {newest}, as the aggregator has it, found {self.roster.version}; run this again "
+                "in a minute: a running aggregator writes again what the log lost"
+            )
+        return self.roster
+
     def gone(self, now: float) -> set[str]:
         """Return the names of the mirrors that were removed and do not run.
 

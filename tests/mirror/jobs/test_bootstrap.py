@@ -20,16 +20,17 @@ from hgext.vcsreplicator.aggregator import loop
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.cli.bootstrap import ask_for_mirror
 from hgext.vcsreplicator.cli.requests import ask_aggregator, make_request
-from hgext.vcsreplicator.log import ACKS, ROSTER_REQUESTS, STATE, NewRecord
+from hgext.vcsreplicator.log import ACKS, ROSTER_REQUESTS, STATE, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror.comparison import ComparisonOutcome, Verdict
 from hgext.vcsreplicator.mirror.jobs.bootstrap import BootstrapSettings, CopyFailed, Progress, bootstrap
 from hgext.vcsreplicator.mirror.jobs.verify import VerifySettings, compare
 from hgext.vcsreplicator.mirror.namesake import SILENT
+from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.status.follower import Follower
 from hgext.vcsreplicator.words.errors import BadConfig, Refused
 from hgext.vcsreplicator.words.event import Type
-from hgext.vcsreplicator.words.records import MirrorHeartbeat
+from hgext.vcsreplicator.words.records import AGGREGATOR, AggregatorHeartbeat, MirrorHeartbeat
 from hgext.vcsreplicator.words.roster import MirrorRole, MirrorState, Verb
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
@@ -285,6 +286,20 @@ def test_it_can_be_interrupted_while_it_waits_for_the_aggregator(tmp_path: Path)
                 run.kill()
         assert (run.returncode, reported) == (130, "stopped; run the same command again to continue\n")
         assert bench.log.stored(bench.settings().group, "events") == {}
+
+
+def test_a_mirror_that_the_lost_roster_does_not_have_is_not_said_to_join(tmp_path: Path) -> None:
+    """The aggregator added it, and then the log lost that version."""
+    settings = MirrorSettings(name=NAME, root=str(tmp_path / "root"))
+    with open_log(f"sqlite://{tmp_path}/log.db", creates=True) as log:
+        log.create(topics())
+
+        def ask(verb: Verb, rules: Rules | None) -> None:
+            beat = to_json(AggregatorHeartbeat(time=1.0, roster=1, held=0))
+            log.append([NewRecord(topic=STATE, key=AGGREGATOR, value=beat)])
+
+        with pytest.raises(Refused, match="topic roster: expected version 1, as the aggregator has it, found 0"):
+            bootstrap(settings, log, BootstrapSettings(), ask=ask, report=lambda event: None, stop=threading.Event())
 
 
 def fill_killed(bench: Bench, wanted: int, *, behind: int = 0) -> tuple[int, list[dict[int, int]]]:

@@ -108,21 +108,26 @@ def bootstrap(
 ) -> bool:
     """Fill the mirror; return whether it joined (else stopped). Raises Refused."""
     with lock_folder(settings), closing(Follower(events)) as follower:
-        _make_known(follower.update(), settings.name, ask, rules, backup=backup)
+
+        def update() -> Picture:
+            picture = follower.update()
+            picture.require_roster()  # else repositories, or the mirror itself, would count as not wanted
+            return picture
+
+        _make_known(update(), settings.name, ask, rules, backup=backup)
         if stop.is_set():
             return False
         instance_of(Path(settings.folder))  # from now on the service may fill an empty root
         store_start(events, settings.group)
-        picture = follower.update()
-        jobs = _find_missing(settings, carried(picture, settings.name), stop)
-        _copy(settings, options, jobs, follower.update, report, stop)
+        jobs = _find_missing(settings, carried(update(), settings.name), stop)
+        _copy(settings, options, jobs, update, report, stop)
         if stop.is_set():
             return False
         if failed := [job.state.path for job in jobs if job.is_failed]:
             named = ", ".join(failed[:5]) + (f" and {len(failed) - 5} more" if len(failed) > 5 else "")
             raise Refused(f"not joined: {len(failed)} repositories could not be copied: {named}; run bootstrap again")
-        roster = follower.update().roster
-        known = roster.mirror(settings.name) if roster else None
+        roster = update().roster
+        known = roster.mirror(settings.name)
         if known is not None and known.state is MirrorState.INACTIVE:
             _wait_for_namesake(settings, events, roster, stop)
             if not stop.is_set():
