@@ -121,7 +121,7 @@ def draw(seed: int, *, steps: int = 500, faults: int = 12) -> Plan:
 
 def _may_precede_promotion(fault: Fault) -> bool:
     """Whether a fault leaves what a promotion needs: all that the log had is there, and on each mirror's disk."""
-    return fault.strike not in (Strike.LOSE_EVENTS, Strike.LOSE_ROSTER, Strike.LOSE_MACHINE, Strike.RULES)
+    return fault.strike not in (Strike.LOSE_EVENTS, Strike.LOSE_MACHINE, Strike.RULES)
 
 
 def _draw_promotion(chance: Random, steps: int) -> list[Fault]:
