@@ -138,7 +138,6 @@ def test_without_publishing_only_the_sync_comes(author: Author) -> None:
 def test_what_begins_in_the_middle_of_a_push_leaves_all_to_the_sync(author: Author) -> None:
     node = author.repo.changelog.node(0).hex()
     assert told(author, Tip(length=1, node=node)) == ONLY_SYNC
-    assert told(author, Tip(length=2, node=node)) == ONLY_SYNC
 
 
 def test_a_push_with_a_lower_number_is_left_to_the_sync(author: Author) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Pushes that a Mercurial took without the extension, the pushlog on: they are found later, and announced push by push."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,7 +122,7 @@ def test_what_no_push_brought_is_left_to_the_master(master: Master, log: Log) ->
     ]
 
 
-def test_a_history_that_was_rewritten_outside_is_left_to_the_master(master: Master, log: Log) -> None:
+def test_a_history_that_was_rewritten_outside_is_announced_only_by_adoption(master: Master, log: Log) -> None:
     master.create("one")
     for text in "ab":
         master.commit("one", text)
@@ -130,11 +131,26 @@ def test_a_history_that_was_rewritten_outside_is_left_to_the_master(master: Mast
     master.develop("-R", str(master.folder / "clone-one"), "update", "-q", "0")
     master.commit("one", "c")
     blind_push(master, "one", "-r", ".")
+    assert "this repository refuses changes: it lost changesets" in master.push("one", "-f", check=False)
+    master.operate("-R", str(master.root / "one"), "replicateadopt", "--yes")
     master.commit("one", "d")
-    blind_push(master, "one", "-r", ".")
-    master.commit("one", "e")
     master.push("one", "-r", ".")
     assert [event.type for event in events(log)["one"]] == ["created", "changed", "changed", "sync", "changed"]
+
+
+def test_an_emptied_changelog_is_announced_by_no_change(master: Master, log: Log) -> None:
+    master.create("one")
+    for text in "ab":
+        master.commit("one", text)
+        master.push("one")
+    one = master.root / "one"
+    os.truncate(one / ".hg/store/00changelog.i", 0)
+    master.commit("one", "c")
+    for answer in (master.push("one", check=False), master.operate("-R", str(one), "replicatesync", check=False)):
+        assert "it lost changesets, perhaps by damage: its newest event left 2 up to " in answer
+        assert "and it has 0 up to 000000000000" in answer
+        assert "docs/operating.md, Restore repositories" in answer
+    assert [event.type for event in events(log)["one"]] == ["created", "changed", "changed"]
 
 
 def test_mirrors_take_them_and_receivers_hear_of_each(tmp_path: Path) -> None:

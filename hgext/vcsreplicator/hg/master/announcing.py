@@ -6,7 +6,6 @@ Each push in the pushlog becomes an event, as if it had been captured: changeset
 `sync`, at which mirrors compare with the master: for bookmarks, markers, phases of older changesets, and changesets without a
 push. There is only the `sync`
 
-- if the changelog does not begin as the newest event left it (a strip, a restored store);
 - for a repository that is not publishing: the phases that its changesets arrived with are not known, and a mirror could not carry
   out an event that names others;
 - for more than `MANY` changesets, and for a push that no event can hold: a pusher waits meanwhile;
@@ -70,7 +69,7 @@ def announce_created(repo: MasterRepository, origin: str, *, hgrc: Mapping[str, 
 
 
 def announce_outside(repo: localrepository, before: Tip, now: Tip) -> list[Announcement]:
-    """Return the events that lead from the newest event's state to the present one."""
+    """Return the events that lead from the newest event's state to the present one, which begins with it."""
     return [*_announce_pushes(repo.unfiltered(), before, now), ask_master(now)]
 
 
@@ -82,8 +81,7 @@ def ask_master(now: Tip) -> Announcement:
 
 def _announce_pushes(repo: localrepository, before: Tip, now: Tip) -> list[Announcement]:
     """Return an event for each push if every push can have one; otherwise none."""
-    has_few = before.length < now.length <= before.length + MANY
-    if not has_few or not observe.begins_with(repo, before.length, before.node) or not repo.publishing():
+    if now.length > before.length + MANY or not repo.publishing():
         return []
     try:
         with pushes.reading_pushes(repo) as push_of:

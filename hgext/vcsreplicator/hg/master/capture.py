@@ -39,6 +39,7 @@ from .refusals import (
     fitting,
     name_unreadable,
     refuse_fork,
+    refuse_lost_history,
     refuse_odd_bookmarks,
     refuse_odd_markers,
     refuse_odd_phases,
@@ -167,9 +168,9 @@ class Capture:
 def compare_and_begin(repo: MasterRepository, line: RelayLine | None, *, transaction: bytes) -> Capture:
     """Compare the repository with its newest event before a transaction.
 
-    If they differ, another event comes first. A transaction named LIFECYCLE is not compared. `line` leads to the relay. Raises
-    Abort for a repository that must refuse changes: forked, copied, moved or damaged, or without events where the log may have
-    another one.
+    If it has more, another event comes first. A transaction named LIFECYCLE is not compared. `line` leads to the relay. Raises
+    Abort for a repository that must refuse changes: forked, copied, moved or damaged, without changesets that it had, or without
+    events where the log may have another one.
     """
     box = Outbox(repo.svfs)
     end = read_end(box)
@@ -193,6 +194,7 @@ def compare_and_begin(repo: MasterRepository, line: RelayLine | None, *, transac
                 hint=b"if it was moved, run 'hg replicaterename'; if it is a copy, run 'hg replicateadopt'",
             )
         if end.after != now:
+            refuse_lost_history(repo, end.after)
             from . import announcing
 
             capture.announcements += announcing.announce_outside(repo, end.after, now)

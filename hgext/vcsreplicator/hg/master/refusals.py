@@ -26,7 +26,7 @@ from ...outbox.entry import Entry
 from ...outbox.file import RECORD_LIMIT, Fork, Outbox
 from ...relay import client
 from ...words.errors import MalformedEvent, ReplicationError
-from ...words.event import Changes
+from ...words.event import Changes, Tip
 from ...words.path import REPLICA_FILE
 from ...words.shape import to_json
 from ...words.value import replace
@@ -49,6 +49,11 @@ EVENT_REST = 16 * 1024
 NO_ROOM = b"no room on the disk of the server; the push is rolled back"
 # Why a repository without events refuses changes while the log cannot be asked.
 UNKNOWN_PLACE = "it has no event yet, and it is unknown whether the log has another repository at its path"
+# What to do about a history that is damaged or lost.
+RESTORE_HISTORY = (
+    "mirrors have what it had: run 'hg verify' in it, and restore it (docs/operating.md, Restore repositories);"
+    " only if the removal was meant: 'hg replicateadopt'"
+)
 _CONTROL = r"[\x00-\x1f\x7f]"
 
 
@@ -153,6 +158,26 @@ def refuse_fork(box: Outbox, *, is_empty: bool = False) -> None:
         raise name_unreadable(problem) from problem
     if fork is not None:
         raise _make_refusal(fork)
+
+
+def refuse_lost_history(repo: localrepository, before: Tip) -> None:
+    """Raise Abort unless the changelog begins as the newest event left it.
+
+    The next event would have all mirrors drop what is missing.
+    """
+    if (lost := find_lost_history(repo, before)) is not None:
+        raise error.Abort(f"this repository refuses changes: {lost}".encode(), hint=RESTORE_HISTORY.encode())
+
+
+def find_lost_history(repo: localrepository, before: Tip) -> str | None:
+    """Say what the changelog has lost since the newest event, which left it like this; None if it begins with all of that."""
+    if observe.begins_with(repo, before.length, before.node):
+        return None
+    now = observe.tip(repo)
+    return (
+        f"it lost changesets, perhaps by damage: its newest event left {before.length} up to {before.node[:12]},"
+        f" and it has {now.length} up to {now.node[:12]}"
+    )
 
 
 def read_copied(repo: localrepository) -> Fork | None:
