@@ -1,6 +1,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from .match import basematcher
+from .revlog import revlog
 from .transaction import transaction
 
 class manifestdict:
@@ -31,4 +32,5 @@ class memmanifestctx:
     ) -> bytes: ...
 
 class manifestlog:
+    def getstorage(self, tree: bytes) -> revlog: ...
     def __getitem__(self, node: bytes) -> manifestctx: ...

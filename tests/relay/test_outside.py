@@ -29,7 +29,7 @@ class Port(PlainPort):
             raise answer
         return answer
 
-    def find_older_pushlog(self, folder: str) -> str | None:
+    def find_refusal(self, folder: str) -> str | None:
         if isinstance(self.refusal, Exception):
             raise self.refusal
         return self.refusal
@@ -64,6 +64,25 @@ def test_an_older_pushlog_is_reported_until_its_file_is_another(port: Port, tmp_
     file.write_bytes(b"newest")
     port.refusal = None
     assert look(watch, port, [folder]) == ([folder], [])
+
+
+def test_lost_changesets_are_not_named_as_changes_to_announce(port: Port, tmp_path: Path) -> None:
+    watch, folder = OutsideWatch(port), make_changelog(tmp_path / "one")
+    port.answers[folder], port.refusal = True, "it lost changesets"
+    [trouble] = watch.find([folder], 1.0)
+    assert (trouble.text, trouble.is_urgent) == (f"{folder}: pushes are refused: it lost changesets", True)
+
+
+def test_a_history_that_cannot_be_read_is_reported_until_it_is_mended(port: Port, tmp_path: Path) -> None:
+    watch, folder = OutsideWatch(port), make_changelog(tmp_path / "one")
+    file = tmp_path / "one/.hg/store/phaseroots"
+    port.answers[folder], port.refusal = OSError("corrupted"), "a file of its history cannot be read"
+    assert look(watch, port, [folder]) == ([folder], [folder])
+    port.answers.clear()
+    assert look(watch, port, [folder]) == ([folder], [folder])
+    file.write_bytes(b"mended")
+    port.refusal = None
+    assert list(watch.find([folder], 1.0, quiet={folder})) == []
 
 
 def test_a_pushlog_that_could_not_be_compared_has_its_turn_again(port: Port, tmp_path: Path) -> None:

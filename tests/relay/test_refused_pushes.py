@@ -67,6 +67,10 @@ def damage_outbox(master: Master) -> None:
     outbox.write_bytes(content[:-30] + b"?" + content[-29:])
 
 
+def cut_changelog(master: Master) -> None:
+    os.truncate(master.root / "one/.hg/store/00changelog.i", 50)
+
+
 def bring_older_pushlog(master: Master) -> None:
     shutil.copy(master.folder / "backup/.hg/store/pushlog.log", master.root / "one/.hg/store/pushlog.log")
 
@@ -103,6 +107,10 @@ def test_what_the_master_refuses_is_reported_before_the_next_round(
     [
         (damage_outbox, "one: its outbox cannot be read: outbox.0001.log: damaged record"),
         (bring_older_pushlog, "one: pushes are refused: pushlog.log lacks push 2, which pushlog2.db has"),
+        (
+            cut_changelog,
+            "one: pushes are refused: a file of its history cannot be read: index 00changelog is corrupted",
+        ),
     ],
 )
 def test_what_would_refuse_each_push_is_reported_without_one(
@@ -114,7 +122,7 @@ def test_what_would_refuse_each_push_is_reported_without_one(
         shutil.copytree(master.root / "one", master.folder / "sound")
         break_it(master)
         assert eventually(lambda: [text for text in reported(log) if f"/{said}" in text])
-        for file in ("outbox.0001.log", "pushlog.log"):
+        for file in ("outbox.0001.log", "pushlog.log", "00changelog.i"):
             shutil.copy2(master.folder / "sound/.hg/store" / file, master.root / "one/.hg/store" / file)
         eventually(lambda: reported(log) == [])
         master.commit("one", "c")

@@ -135,6 +135,17 @@ def tip(repo: localrepository) -> Tip:
     return Tip(length=length, node=hex(changelog.node(length - 1)).decode() if length else NULL_NODE)
 
 
+def read_newest(repo: localrepository) -> None:
+    """Read the newest changeset, the place of its manifest, and the phases.
+
+    Raises what Mercurial raises if a file of them is damaged, cut or missing.
+    """
+    changelog = repo.unfiltered().changelog
+    manifest = changelog.changelogrevision(changelog.tip()).manifest
+    repo.manifestlog.getstorage(b"").rev(manifest)
+    phase_roots(repo.unfiltered())
+
+
 def begins_with(repo: localrepository, length: int, node: str) -> bool:
     """Return whether the changelog begins with so many changesets up to this node."""
     changelog = repo.unfiltered().changelog

@@ -20,12 +20,13 @@ from pushlog import store
 from pushlog.store import derivation, regular
 from pushlog.store.storage import Pushlog
 
+from ..outbox.entry import OutboxEnd
 from ..outbox.file import Outbox, outbox_of
 from ..relay.scan import is_folder
 from ..words.errors import MalformedEvent, Refused, Unavailable
 from . import observe, opening
 from .bundles import RepositoryOpener
-from .master import creation, formats, intents, recovery
+from .master import creation, formats, intents, recovery, refusals
 from .master.acts import lifecycle, moving
 from .master.intents import Intent
 from .master.repository import OWN
@@ -128,15 +129,26 @@ class MasterRepositories(RepositoryOpener):
         now = observe.tip(repo)
         return None if _is_busy(repo) or box.end() != before else now != before.after
 
-    def find_older_pushlog(self, folder: str) -> str | None:
-        """Return why each push is refused, if the pushlog's file is an older copy.
+    def find_refusal(self, folder: str) -> str | None:
+        """Return why pushes are refused or would do harm: the history is damaged or lost, or the pushlog's file an older copy.
 
-        None if it is not. Raises Unavailable while another process holds the lock or left a transaction.
+        None if nothing is wrong. Raises Unavailable while another process holds the lock or left a transaction, OSError if this
+        user may not read the files.
         """
-        repo = self.open(folder)
-        is_busy = _is_busy(repo)
-        found = None if is_busy else derivation.find_older_copy(Pushlog(repo))
-        if is_busy or _is_busy(repo):
+        box = outbox_of(folder)
+        end = box.end()
+        try:
+            repo = self.open(folder)
+            is_busy = _is_busy(repo)
+            found = None if is_busy else _find_lost(repo, end) or derivation.find_older_copy(Pushlog(repo))
+            is_busy = is_busy or _is_busy(repo)
+        except (error.RepoError, error.StorageError, FileNotFoundError, ValueError) as problem:
+            # What has no event is not replicated yet, and of a repository that was deleted meanwhile nothing is read.
+            if end is None or not is_folder(os.path.join(folder, ".hg")):
+                raise
+            reason = text(stringutil.forcebytestr(problem))
+            return f"a file of its history cannot be read: {reason}; {refusals.RESTORE_HISTORY}"
+        if is_busy or box.end() != end:
             raise Unavailable(f"{folder}: another process works there")
         return found
 
@@ -181,6 +193,14 @@ class MasterRepositories(RepositoryOpener):
             return
         if intent.to is not None:
             moving.finish_move(root, intent)
+
+
+def _find_lost(repo: localrepository, end: OutboxEnd | None) -> str | None:
+    """Say what the history lost since the newest event; raises what Mercurial raises where it cannot read a damaged file."""
+    if end is not None and (lost := refusals.find_lost_history(repo, end.after)) is not None:
+        return f"{lost}; {refusals.RESTORE_HISTORY}; {refusals.ADOPT_LOSS}"
+    observe.read_newest(repo)
+    return None
 
 
 def _is_busy(repo: localrepository) -> bool:

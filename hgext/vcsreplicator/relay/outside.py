@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The relay's watch for changes that a Mercurial without the extension, or an administrator, made.
 
-Mirrors lack changesets until the next change announces them, and with an older pushlog each push is refused: both are troubles.
-Moves of bookmarks and phases alone are not found.
+Mirrors lack changesets until the next change announces them. Each push is refused if changesets were lost, or the pushlog is older,
+and fails or does harm if the files of the history are damaged. All these are troubles. Moves of bookmarks and phases alone are not
+found, nor a file of phases that was emptied.
 """
 
 import os
@@ -22,6 +23,16 @@ AT_ONCE = 100
 
 # Separates a repository's folder from the reason why it would refuse each push.
 WOULD_REFUSE = ": pushes are refused: "
+
+# Files of the history that change with the changelog's index or by replacement, unless they are damaged in their place.
+RARELY_SEEN = (
+    "store/00changelog.d",
+    "store/00manifest.i",
+    "store/00manifest.d",
+    "store/phaseroots",
+    "requires",
+    "store/requires",
+)
 
 # Device, inode, size and time of the files that are compared, of `_observe_files`; None where there is none.
 _Seen = tuple[tuple[int, int, int, int] | None, ...]
@@ -52,14 +63,17 @@ class OutsideWatch:
         for folder, former in list(self._compared.items()):
             compared, is_changed, refusal = former
             was_sound = is_changed is False and bool(compared)
-            seen, kind = _observe_files(folder, compared if folder in quiet else ()), (bool(is_changed), was_sound)
+            seen, kind = (
+                _observe_files(folder, compared if folder in quiet and not refusal else ()),
+                (bool(is_changed), was_sound),
+            )
             if was_sound and seen == compared and not refusal:
                 continue
             if opened[kind] < AT_ONCE and (not was_sound or seen != compared):
                 opened[kind] += 1
                 del self._compared[folder]
                 self._compared[folder] = _, is_changed, refusal = self._compare_repository(folder, seen, former)
-            if is_changed:
+            if is_changed and not refusal:
                 what = "was changed without the extension, and mirrors lack that until the next push"
                 text = f"{folder}: {what}; announce it now: hg -R {shlex.quote(folder)} replicatesync"
                 yield ServiceTrouble(text=text, since=now)
@@ -75,18 +89,26 @@ class OutsideWatch:
         is_changed = None
         try:
             is_changed = self._port.is_changed_outside(folder)
-            refusal = self._port.find_older_pushlog(folder)
         except Exception as error:
             logger.debug("not compared with its outbox", folder=folder, reason=str(error))
+            seen = ()
+        try:
+            refusal = self._port.find_refusal(folder)
+        except Exception as error:
+            logger.debug("not looked at for damage", folder=folder, reason=str(error))
             seen = ()
         return seen, True if is_changed is None and was_changed else is_changed, refusal
 
 
 def _observe_files(folder: str, known: _Seen) -> _Seen:
-    """Look at the files of a repository, but not for a `pushlog2.db` that `known` lacks."""
+    """Look at the files of a repository, of a quiet one with `known` files not at RARELY_SEEN, nor for a missing `pushlog2.db`.
+
+    So damage to them in their place is seen when the repository is no longer quiet, at the latest in its turn.
+    """
     store, is_missing = f"{folder}/.hg/store", bool(known) and known[-1] is None
     older = None if is_missing else _observe_file(f"{folder}/.hg/pushlog2.db")
-    return _observe_file(f"{store}/00changelog.i"), _observe_file(f"{store}/pushlog.log"), older
+    rest = known[2:-1] or tuple(_observe_file(f"{folder}/.hg/{name}") for name in RARELY_SEEN)
+    return _observe_file(f"{store}/00changelog.i"), _observe_file(f"{store}/pushlog.log"), *rest, older
 
 
 def _observe_file(path: str) -> tuple[int, int, int, int] | None:

@@ -46,8 +46,8 @@ class MasterPort(Protocol):
         False if there is no event. None if that is unknown: a process works there.
         """
 
-    def find_older_pushlog(self, folder: str) -> str | None:
-        """Return why each push is refused, if the pushlog's file is an older copy.
+    def find_refusal(self, folder: str) -> str | None:
+        """Return why pushes are refused or would do harm: the history is damaged or lost, or the pushlog's file an older copy.
 
-        None if it is not. Raises Unavailable while a process works there.
+        None if nothing is wrong. Raises Unavailable while a process works there.
         """

@@ -46,7 +46,7 @@ class PlainPort:
     def is_changed_outside(self, folder: str) -> bool | None:
         return False
 
-    def find_older_pushlog(self, folder: str) -> str | None:
+    def find_refusal(self, folder: str) -> str | None:
         return None
 
     def make_bundle(self, folder: str, entry: Entry) -> Bundle:

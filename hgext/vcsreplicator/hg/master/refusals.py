@@ -51,9 +51,9 @@ NO_ROOM = b"no room on the disk of the server; the push is rolled back"
 UNKNOWN_PLACE = "it has no event yet, and it is unknown whether the log has another repository at its path"
 # What to do about a history that is damaged or lost.
 RESTORE_HISTORY = (
-    "mirrors have what it had: run 'hg verify' in it, and restore it (docs/operating.md, Restore repositories);"
-    " only if the removal was meant: 'hg replicateadopt'"
+    "mirrors have what it had: run 'hg verify' in it, and restore it (docs/operating.md, Restore repositories)"
 )
+ADOPT_LOSS = "only if the removal was meant: 'hg replicateadopt'"
 _CONTROL = r"[\x00-\x1f\x7f]"
 
 
@@ -166,7 +166,9 @@ def refuse_lost_history(repo: localrepository, before: Tip) -> None:
     The next event would have all mirrors drop what is missing.
     """
     if (lost := find_lost_history(repo, before)) is not None:
-        raise error.Abort(f"this repository refuses changes: {lost}".encode(), hint=RESTORE_HISTORY.encode())
+        raise error.Abort(
+            f"this repository refuses changes: {lost}".encode(), hint=f"{RESTORE_HISTORY}; {ADOPT_LOSS}".encode()
+        )
 
 
 def find_lost_history(repo: localrepository, before: Tip) -> str | None:
