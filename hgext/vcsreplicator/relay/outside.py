@@ -34,8 +34,9 @@ RARELY_SEEN = (
     "store/requires",
 )
 
-# Device, inode, size and time of the files that are compared, of `_observe_files`; None where there is none.
-_Seen = tuple[tuple[int, int, int, int] | None, ...]
+# Device, inode, size and time of the files that are compared, of `_observe_files`; None where there is none. Of RARELY_SEEN it is
+# a hash alone: a relay keeps it of each repository.
+_Seen = tuple[tuple[int, int, int, int] | int | None, ...]
 # What was compared, whether the changelog was changed without the extension, None if that is unknown, and why pushes are refused.
 _Comparison = tuple[_Seen, bool | None, str | None]
 _NEVER: _Comparison = (), None, None
@@ -107,7 +108,7 @@ def _observe_files(folder: str, known: _Seen) -> _Seen:
     """
     store, is_missing = f"{folder}/.hg/store", bool(known) and known[-1] is None
     older = None if is_missing else _observe_file(f"{folder}/.hg/pushlog2.db")
-    rest = known[2:-1] or tuple(_observe_file(f"{folder}/.hg/{name}") for name in RARELY_SEEN)
+    rest = known[2:-1] or (hash(tuple(_observe_file(f"{folder}/.hg/{name}") for name in RARELY_SEEN)),)
     return _observe_file(f"{store}/00changelog.i"), _observe_file(f"{store}/pushlog.log"), *rest, older
 
 
