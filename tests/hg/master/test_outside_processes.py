@@ -153,6 +153,18 @@ def test_an_emptied_changelog_is_announced_by_no_change(master: Master, log: Log
     assert [event.type for event in events(log)["one"]] == ["created", "changed", "changed"]
 
 
+def test_no_push_is_taken_onto_a_changelog_whose_content_was_cut(master: Master, log: Log) -> None:
+    master.create("one")
+    master.commit("one", "a")
+    master.push("one")
+    os.truncate(master.root / "one/.hg/store/00changelog.d", 20)
+    master.commit("one", "b")
+    assert "this repository refuses changes: partial read of revlog 00changelog.d; expected" in master.push(
+        "one", check=False
+    )
+    assert [event.type for event in events(log)["one"]] == ["created", "changed"]
+
+
 def test_mirrors_take_them_and_receivers_hear_of_each(tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:
         clone = cluster.create("one")

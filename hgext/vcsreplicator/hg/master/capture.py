@@ -38,6 +38,7 @@ from .pushes import has_fetched, public_markers, push_entry, pusher_connection
 from .refusals import (
     fitting,
     name_unreadable,
+    refuse_cut_changelog,
     refuse_fork,
     refuse_lost_history,
     refuse_odd_bookmarks,
@@ -193,6 +194,7 @@ def compare_and_begin(repo: MasterRepository, line: RelayLine | None, *, transac
                 f"this repository was {end.newest.path} and is {repo.replication_path} now".encode(),
                 hint=b"if it was moved, run 'hg replicaterename'; if it is a copy, run 'hg replicateadopt'",
             )
+        refuse_cut_changelog(repo)
         if end.after != now:
             refuse_lost_history(repo, end.after)
             from . import announcing

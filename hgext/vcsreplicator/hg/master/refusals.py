@@ -160,6 +160,19 @@ def refuse_fork(box: Outbox, *, is_empty: bool = False) -> None:
         raise _make_refusal(fork)
 
 
+def refuse_cut_changelog(repo: localrepository) -> None:
+    """Raise Abort unless the newest changeset can be read.
+
+    In a file of contents that was cut, the next changeset would be elsewhere than the index says.
+    """
+    changelog = repo.unfiltered().changelog
+    try:
+        changelog.revision(changelog.tip())
+    except (OSError, error.StorageError) as problem:
+        reason = b"this repository refuses changes: %s" % stringutil.forcebytestr(problem)
+        raise error.Abort(reason, hint=RESTORE_HISTORY.encode()) from problem
+
+
 def refuse_lost_history(repo: localrepository, before: Tip) -> None:
     """Raise Abort unless the changelog begins as the newest event left it.
 
