@@ -8,8 +8,9 @@
   that the master has deleted by then, a mirror need not serve anything);
 - misordered: first deliveries of a repository skip one or go back, or come before those of the repository that had the path. A
   successor waits only so long for a repository of which the log gets no event (DEPARTURE_PATIENCE); what comes later is late;
-- repeated: a message came again though the destination's position was stored behind it, or its sender knew it was confirmed. A
-  notifier that another one overtook may repeat for PROOF seconds since it last wrote, and after those what it was about to send;
+- repeated: a message came again though the destination's position was stored behind it, or its sender knew since its turn began
+  that it was confirmed. A notifier that another one overtook may repeat for PROOF seconds since it last wrote, and after those what
+  it was about to send;
 - divergent: at the end a mirror differs from the master;
 - two masters: the log has two events in one place, or one that no master in office accepted. What a replaced master had accepted
   and not sent, or accepts later, is not promised to anyone.
@@ -152,6 +153,11 @@ class Checker:
                 if seen.turn < self._turns.get(seen.who, 0):
                     self._report(seen, "two writers: a newer process wrote before")
                 self._turns[seen.who] = max(seen.turn, self._turns.get(seen.who, 0))
+                former = self._proofs.get((seen.who, seen.life))
+                if (
+                    former is not None and former.turn != seen.turn
+                ):  # it begins at the stored position, as another one would
+                    self._confirmed = {each for each in self._confirmed if each[:2] != (seen.who, seen.life)}
                 self._proofs[seen.who, seen.life] = seen
             case Kind.ENDED:
                 self._end(repository, seen)

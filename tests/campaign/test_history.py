@@ -111,6 +111,14 @@ def test_a_message_that_its_sender_knew_to_be_confirmed_is_repeated() -> None:
     assert found(push(1), *served(1), got(1), confirmed, got(1)) == [text]
 
 
+def test_a_notifier_that_has_its_turn_again_begins_at_the_stored_position() -> None:
+    wrote = Seen(step=60, kind=Kind.WROTE, who="lines", life=1, turn=1)
+    before = push(1), *served(1), wrote, got(1), got(1, kind=Kind.CONFIRMED)
+    again = replace(wrote, life=2, turn=2), replace(wrote, turn=3)
+    assert found(*before, *again, got(1)) == []
+    assert found(*before, wrote, got(1)) == ["repeated: the process knew that it was confirmed"]
+
+
 def test_an_overtaken_notifier_repeats_for_a_short_time_only() -> None:
     wrote = Seen(step=60, kind=Kind.WROTE, who="lines", life=1, turn=1)
     overtaken = [
