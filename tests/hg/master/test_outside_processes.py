@@ -144,13 +144,22 @@ def test_an_emptied_changelog_is_announced_by_no_change(master: Master, log: Log
         master.commit("one", text)
         master.push("one")
     one = master.root / "one"
-    os.truncate(one / ".hg/store/00changelog.i", 0)
+    index = one / ".hg/store/00changelog.i"
+    whole = index.read_bytes()
+    os.truncate(index, 0)
     master.commit("one", "c")
     for answer in (master.push("one", check=False), master.operate("-R", str(one), "replicatesync", check=False)):
-        assert "it lost changesets, perhaps by damage: its newest event left 2 up to " in answer
+        assert (
+            "this repository refuses changes: it lost changesets, perhaps by damage: its newest event left 2 up to "
+            in answer
+        )
         assert "and it has 0 up to 000000000000" in answer
         assert "docs/operating.md, Restore repositories" in answer
+    assert "integrity errors encountered" in master.operate("-R", str(one), "verify", check=False)
     assert [event.type for event in events(log)["one"]] == ["created", "changed", "changed"]
+    index.write_bytes(whole)
+    master.push("one")
+    assert [event.type for event in events(log)["one"]] == ["created", *["changed"] * 3]
 
 
 def test_no_push_is_taken_onto_a_changelog_whose_content_was_cut(master: Master, log: Log) -> None:
