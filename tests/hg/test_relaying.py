@@ -7,8 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from mercurial import error
+from mercurial.localrepo import localrepository
 
+from hgext.vcsreplicator.hg import relaying
 from hgext.vcsreplicator.hg.relaying import MasterRepositories
+from hgext.vcsreplicator.words.errors import Unavailable
 from testing.builders.master.pushing import Master, new_master
 
 pytestmark = pytest.mark.processes
@@ -68,6 +72,22 @@ def test_damage_to_a_masters_history_is_named(
         assert found
         assert found.startswith(said)
         assert "docs/operating.md, Restore repositories" in found
+
+
+def test_what_a_strip_cuts_while_it_is_read_is_no_damage(master: Master, monkeypatch: pytest.MonkeyPatch) -> None:
+    port, one = MasterRepositories({str(master.root): ""}, "hg://master"), master.root / "one"
+    lock = one / ".hg/store/lock"
+
+    def strip(repo: localrepository) -> None:
+        lock.symlink_to("host:1")
+        raise error.LookupError(b"0" * 20, b"00manifest", b"no node")
+
+    monkeypatch.setattr(relaying.observe, "read_newest", strip)
+    try:
+        with pytest.raises(Unavailable, match="another process works there"):
+            port.find_refusal(str(one))
+    finally:
+        lock.unlink()
 
 
 @pytest.mark.parametrize("name", ["store/pushlog.log", "pushlog2.db"])

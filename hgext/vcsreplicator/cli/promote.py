@@ -119,14 +119,14 @@ def command(config: Config, name: str, is_check: bool, handed: str | None, yes: 
 
 
 def _read_handover(file: str) -> Handover:
-    """Read what the old master wrote; the hooks of the new master are in it, so nobody else may have changed it."""
+    """Read what the old master wrote; the hooks of the new master are in it, so no other user may have changed it."""
     try:
         with open(file, "rb") as handed:
             about = os.fstat(handed.fileno())
             if about.st_uid not in (0, os.geteuid()) or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 name = shlex.quote(file)
                 raise Refused(
-                    f"{file}: other users may have written it, and it decides the hooks of the new master; if you know that nobody "
+                    f"{file}: other users may have written it, and it decides the hooks of the new master; if you know that none "
                     f"did: chown root {name} && chmod go-w {name}"
                 )
             return from_json(Handover, handed.read(HANDOVER_LIMIT), limit=HANDOVER_LIMIT)

@@ -135,19 +135,20 @@ class MasterRepositories(RepositoryOpener):
         None if nothing is wrong. Raises Unavailable while another process holds the lock or left a transaction, OSError if this
         user may not read the files.
         """
-        box = outbox_of(folder)
+        box, repo = outbox_of(folder), None
         end = box.end()
         try:
             repo = self.open(folder)
             is_busy = _is_busy(repo)
             found = None if is_busy else _find_lost(repo, end) or derivation.find_older_copy(Pushlog(repo))
-            is_busy = is_busy or _is_busy(repo)
         except (error.RepoError, error.StorageError, FileNotFoundError, ValueError) as problem:
             # What has no event is not replicated yet, and of a repository that was deleted meanwhile nothing is read.
             if end is None or not is_folder(os.path.join(folder, ".hg")):
                 raise
             reason = text(stringutil.forcebytestr(problem))
-            return f"a file of its history cannot be read: {reason}; {refusals.RESTORE_HISTORY}"
+            is_busy, found = False, f"a file of its history cannot be read: {reason}; {refusals.RESTORE_HISTORY}"
+        # A strip that began meanwhile cuts files, too.
+        is_busy = is_busy or (repo is not None and _is_busy(repo))
         if is_busy or box.end() != end:
             raise Unavailable(f"{folder}: another process works there")
         return found

@@ -43,7 +43,7 @@ class Silence:
     def listen(self, now: float, within: float) -> None:
         """Note that the observer listens, as it does every `within` seconds.
 
-        Of a longer pause, in which it was stopped or the log did not answer, the rest counts as nobody's silence.
+        Of a longer pause, in which it was stopped or the log did not answer, the rest is no silence.
         """
         pause, self._listened = now - self._listened - within, now
         if pause > 0:

@@ -44,6 +44,30 @@ class Reply:
     drips: float = 0.0
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 128
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        pass  # a client that gave up
+
+
+def _send(handler: BaseHTTPRequestHandler, reply: Reply, closing: threading.Event) -> None:
+    """Send a reply, its body byte by byte if it drips."""
+    handler.send_response(reply.status)
+    for name, value in reply.headers:
+        handler.send_header(name, value)
+    handler.send_header("content-length", str(len(reply.body)))
+    handler.end_headers()
+    if not reply.drips:
+        handler.wfile.write(reply.body)
+        return
+    handler.wfile.flush()
+    for byte in reply.body:
+        closing.wait(reply.drips)
+        handler.wfile.write(bytes([byte]))
+        handler.wfile.flush()
+
+
 class Endpoint:
     """A server on loopback.
 
@@ -85,32 +109,14 @@ class Endpoint:
                     self.close_connection = True
                     self.connection.close()
                     return
-                self.send_response(reply.status)
-                for name, value in reply.headers:
-                    self.send_header(name, value)
-                self.send_header("content-length", str(len(reply.body)))
-                self.end_headers()
-                if not reply.drips:
-                    self.wfile.write(reply.body)
-                    return
-                self.wfile.flush()
-                for byte in reply.body:
-                    endpoint.closing.wait(reply.drips)
-                    self.wfile.write(bytes([byte]))
-                    self.wfile.flush()
+                _send(self, reply, endpoint.closing)
 
             do_POST = do_PUT = do_GET = answer
 
             def log_message(self, format: str, *arguments: Any) -> None:
                 pass
 
-        class Server(ThreadingHTTPServer):
-            request_queue_size = 128
-
-            def handle_error(self, request: Any, client_address: Any) -> None:
-                pass  # a client that gave up
-
-        self._server = Server(("127.0.0.1", 0), Handler)
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self._scheme = "http" if certificate is None else "https"
         if certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

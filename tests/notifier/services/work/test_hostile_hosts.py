@@ -45,7 +45,9 @@ def victim(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def hasty() -> Iterator[CommandServer]:
-    with closing(CommandServer(timeout=3.0, memory=4 * 1024**3)) as server:
+    with closing(CommandServer(timeout=60.0, memory=4 * 1024**3)) as server:
+        server.run("version")  # its start may take longer than a pull
+        server._timeout = 3.0
         yield server
 
 
