@@ -18,6 +18,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -52,6 +53,8 @@ SERVICE_FIXTURES = {"kafka", "rabbitmq", "tls_rabbitmq", "postgresql", "aws", "o
 IMPURE = ("services", "processes")
 # A module whose tests all have such a mark, in the text: `make check` does not import it, nor the clients and builders it uses.
 ALL_IMPURE = re.compile(rf"^pytestmark = (\[[^\]]*)?pytest\.mark\.({'|'.join(IMPURE)})\b", re.MULTILINE)
+# A module whose tests wait for other threads, in the text: a machine that stalls may fail them too, though they start no process.
+USES_THREADS = re.compile(r"\b(eventually|threading\.Thread|ThreadPoolExecutor)\(")
 # Where tests take seconds each, the longest first.
 LONG = (
     "testing",
@@ -157,13 +160,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def give_second_looks(option: argparse.Namespace, items: Sequence[pytest.Item]) -> None:
-    """Mark the tests that run again when they fail, as `--reruns` asks for all: those of processes, if they hunt no rare fault.
+    """Mark the tests that run again when they fail, as `--reruns` asks for all: those of processes and threads that do not hunt.
 
     Taken from the others, the option costs them nothing: else a worker asks three times for each test how often it ran.
     """
     reruns, option.reruns = getattr(option, "reruns", None), None
-    for item in items:
-        if reruns and any(map(item.get_closest_marker, IMPURE)) and not item.get_closest_marker("hunt"):
+    uses_threads = cache(lambda path: bool(USES_THREADS.search(path.read_text())))
+    for item in items if reruns else ():
+        may_stall = any(map(item.get_closest_marker, IMPURE)) or uses_threads(item.path)
+        if may_stall and not item.get_closest_marker("hunt"):
             item.add_marker(pytest.mark.flaky(reruns=reruns))
 
 

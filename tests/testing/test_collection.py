@@ -122,10 +122,11 @@ def test_hypothesis_draws_by_the_seed_of_the_run(
     assert option.hypothesis_seed == drawn_by
 
 
-def second_looks(asked: int | None, *marks: str) -> list[int]:
-    """How often a test with these marks runs again, as its marks say, if `--reruns` asks for so many."""
+def second_looks(asked: int | None, *marks: str, text: str = "") -> list[int]:
+    """How often a test with these marks runs again, in a module with this text, if `--reruns` asks for so many."""
     given: list[pytest.MarkDecorator] = []
-    case = SimpleNamespace(get_closest_marker=lambda name: name in marks, add_marker=given.append)
+    path = type("Module", (), {"read_text": lambda self: text})()
+    case = SimpleNamespace(get_closest_marker=lambda name: name in marks, add_marker=given.append, path=path)
     option = argparse.Namespace(reruns=asked)
     give_second_looks(option, [case])  # type: ignore[list-item]
     assert option.reruns is None
@@ -134,6 +135,12 @@ def second_looks(asked: int | None, *marks: str) -> list[int]:
 
 def test_tests_of_processes_and_services_get_a_second_look() -> None:
     assert second_looks(1, "processes") == second_looks(1, "services") == [1]
+
+
+@pytest.mark.parametrize("text", ["    eventually(lambda: True)", "threading.Thread(target=run).start()"])
+def test_tests_that_wait_for_threads_get_a_second_look(text: str) -> None:
+    assert second_looks(1, text=text) == [1]
+    assert second_looks(1, "hunt", text=text) == second_looks(None, text=text) == []
 
 
 @pytest.mark.parametrize(("asked", "marks"), [(1, ()), (1, ("processes", "hunt")), (None, ("processes",))])
