@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The table of threats in docs/security.md: each row names a test, and the test fails once its defence is taken away.
+"""The tables of threats in docs/security.md: each row names a test, and the test fails once its defence is taken away.
 
 `defences.toml` beside this file has for each of these tests the lines that defend, and what stands there without the defence.
 """
@@ -43,10 +43,12 @@ DEFENCES = [
 
 
 def rows() -> list[list[str]]:
-    """The cells of each row of the table of threats."""
-    table = re.search(r"^\| threat \|.*\n\|[-| ]+\|\n((?:\|.*\n)+)", PAGES["docs/security.md"], re.MULTILINE)
-    assert table is not None
-    return [[cell.strip() for cell in line.strip("|\n").split(" | ")] for line in table[1].splitlines()]
+    """The cells of each row of the tables of threats."""
+    tables = re.findall(r"^\| threat \|.*\n\|[-| ]+\|\n((?:\|.*\n)+)", PAGES["docs/security.md"], re.MULTILINE)
+    assert len(tables) > 5
+    return [
+        [cell.strip() for cell in line.strip("|\n").split(" | ")] for table in tables for line in table.splitlines()
+    ]
 
 
 def without_case(test: str) -> str:
