@@ -246,8 +246,8 @@ def test_every_block_is_what_its_checker_expects(page: str, language: str, block
 
 def test_every_block_is_fenced() -> None:
     offending = {page for page, text in PAGES.items() if INDENTED.search(BLOCK.sub("", text))}
-    # An item of a list has a paragraph of its own there.
-    assert offending <= {"docs/by-hand.md"}
+    # An item of a list has a paragraph of its own in these.
+    assert offending <= {"docs/by-hand.md", "docs/install.md"}
 
 
 @pytest.mark.parametrize(("of", "test"), RUN.items(), ids=lambda each: each[0] if isinstance(each, tuple) else "")
