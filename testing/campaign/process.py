@@ -155,10 +155,12 @@ class Process(ABC):
         raise Killed
 
     def _freeze(self, armed: _Armed) -> None:
-        """Let only the others go on for a while, in the middle of this call."""
+        """Let only the others go on for a while, in the middle of this call; they may end this process."""
         self.is_frozen, self.is_clock_still = True, armed.strike is Strike.SUSPEND
         self.stage.run(armed.steps)
         self.is_frozen = self.is_clock_still = False
+        if not self._is_alive:
+            raise Killed
         self.stage.see_fault("goes on", self.name)
 
 

@@ -4,15 +4,18 @@
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from hgext.vcsreplicator.aggregator.decisions import repository as decisions
+from hgext.vcsreplicator.log import NOTICES, NewRecord, topics
 from testing.campaign import master
 from testing.campaign.faults import OF_MASTER, Fault, Plan, Strike, draw
 from testing.campaign.history import Kind
 from testing.campaign.log import ProcessLog, SteppedLog
-from testing.campaign.stage import PATHS
+from testing.campaign.process import Process
+from testing.campaign.stage import PATHS, Stage
 from testing.campaign.world import describe, minimise, run
 from testing.clock import HandClock
 from testing.seeds import marked_more
@@ -45,6 +48,30 @@ def test_the_opening_of_a_transactor_is_seen_as_a_write() -> None:
     log.on_commit = lambda identity, turn, positions: seen.append(identity)
     log.transactor("destination-lines")
     assert seen == ["destination-lines"]
+
+
+def test_a_process_that_is_ended_while_it_stands_still_writes_nothing() -> None:
+    class Ending(Stage):
+        def run(self, steps: int) -> None:
+            writer.end()
+
+        def end_service(self) -> None: ...
+
+        def start_master(self, master: object, mirror: object) -> None: ...
+
+    class Writer(Process):
+        def begin(self) -> None: ...
+
+        def step(self) -> None:
+            self.log.append([NewRecord(topic=NOTICES, key="x", value=b"")])
+
+    stage = Ending(Plan(seed=1, steps=1, faults=()))
+    stage.log.create(topics())
+    writer = Writer(stage, "writer", Path())
+    writer.go()
+    writer.arm(Strike.FREEZE, calls=1, steps=1)
+    writer.go()
+    assert stage.log.records(NOTICES) == []
 
 
 def test_a_release_without_acks_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
