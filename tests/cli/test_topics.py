@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from kafka import KafkaAdminClient
-from kafka.admin import ConfigResource, NewTopic
+from kafka.admin import NewTopic
 
 from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.log import topics
@@ -147,16 +147,9 @@ def test_a_topic_of_the_embedded_log_that_is_not_kept_by_key_is_named(embedded: 
 
 
 @pytest.fixture
-def alter(on_kafka: Checked) -> Callable[[str, dict[str, str]], None]:
+def alter(on_kafka: Checked, kafka: Kafka) -> Callable[[str, dict[str, str]], None]:
     """Changes settings of a topic, as Kafka's tool does."""
-    options = parse(on_kafka.url)
-
-    def change(name: str, settings: dict[str, str]) -> None:
-        admin = KafkaAdminClient(bootstrap_servers=list(options.servers))
-        admin.alter_configs([ConfigResource("TOPIC", options.prefix + name, settings)])
-        admin.close()
-
-    return change
+    return lambda name, settings: kafka.alter(parse(on_kafka.url).prefix + name, settings)
 
 
 @pytest.mark.sample(2)

@@ -70,20 +70,23 @@ class Kafka(Service):
             **(properties or {}),
         }
 
-    def set_largest(self, topic: str, limit: int) -> None:
-        """The topic takes records of at most so many bytes from now on.
+    def alter(self, topic: str, settings: Mapping[str, str]) -> None:
+        """Give the topic these settings, and the default of each other one.
 
         A broker learns of it after the controller has answered.
         """
-        name = "max.message.bytes"
         with closing(KafkaAdminClient(bootstrap_servers=self.bootstrap)) as admin:
 
             def is_set() -> bool:
-                found = admin.describe_configs([ConfigResource("topic", topic, [name])], config_filter="all")
-                return bool(found["topic"][topic][name]["value"] == str(limit))
+                found = admin.describe_configs([ConfigResource("topic", topic, list(settings))], config_filter="all")
+                return {name: each["value"] for name, each in found["topic"][topic].items()} == settings
 
-            admin.alter_configs([ConfigResource("topic", topic, {name: str(limit)})])
-            eventually(is_set, f"{topic} takes {limit} bytes")
+            admin.alter_configs([ConfigResource("topic", topic, dict(settings))])
+            eventually(is_set, f"{topic} has {settings}")
+
+    def set_largest(self, topic: str, limit: int) -> None:
+        """Let the topic take records of at most so many bytes from now on."""
+        self.alter(topic, {"max.message.bytes": str(limit)})
 
     @property
     def bootstrap(self) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 import prometheus_client
 import pytest
 import structlog
-from kafka.admin import ConfigResource, KafkaAdminClient
+from kafka.admin import KafkaAdminClient
 
 from hgext.vcsreplicator.log import ERRORS, Log
 from hgext.vcsreplicator.log.opening import open_log
@@ -210,8 +210,7 @@ def test_a_document_that_a_kafka_topic_refuses_is_a_reject_alone(kafka: Any, uni
         open_log(url, creates=True) as its,
     ):  # each waits for its own questions about positions
         with_topics(log).create([raw_topic("raw"), raw_topic("decoded")])
-        with closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap)) as admin:
-            admin.alter_configs([ConfigResource("topic", f"{unique_name}.decoded", {"max.message.bytes": "100000"})])
+        kafka.set_largest(f"{unique_name}.decoded", 100_000)
         large = a_raw({**a_document(3), "landingSystem": os.urandom(100_000).hex()}, uri=uri_of(3))
         submit(log, *numbered([1, 2]), large, *numbered([4]))
         with decoding(its, settings_in(tmp_path)):
