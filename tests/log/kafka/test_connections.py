@@ -19,6 +19,7 @@ from hgext.vcsreplicator.log.kafka.transactor import KafkaTransactor
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import Unavailable
 from testing.builders.cluster import Cluster
+from testing.faults.delay import BehindProxy, DelayingProxy
 from testing.services.kafka import Kafka
 from testing.services.kafka.cluster import KafkaCluster
 from testing.waiting import eventually
@@ -101,6 +102,26 @@ def test_an_address_that_hangs_fails_no_attempt_and_is_left_alone(
                 log.append([NewRecord(topic=NOTICES, key="x", value=b"%d" % number)])
                 assert [record.value for record in reader.poll(30)] == [b"%d" % number]
         assert len(mute.accepted) - before <= 6, "only who asks after it connects"
+
+
+def test_a_new_client_asks_the_only_broker_again_after_it_hung(
+    kafka: Kafka, unique_name: str, unknown: connections.HangingBrokers
+) -> None:
+    found_by = f"kafka://localhost:{kafka.port}?topic-prefix={unique_name}."
+    unknown.add(("127.0.0.1", kafka.port))
+    with open_log(found_by, creates=True) as log:
+        log.create(topics(partitions=1))
+
+
+def test_a_new_client_names_the_only_broker_while_it_hangs(
+    own_service: Callable[[Callable[[], BehindProxy]], BehindProxy], unknown: connections.HangingBrokers
+) -> None:
+    with DelayingProxy(delay=0.0) as proxy:
+        kafka = own_service(lambda: BehindProxy(proxy))
+        unknown.add(("127.0.0.1", proxy.port))
+        proxy.requests.clear()
+        with open_log(kafka.url) as log, pytest.raises(Unavailable, match=f"127.0.0.1:{proxy.port} does not answer"):
+            log.ends(NOTICES)
 
 
 def test_a_broker_that_hangs_fails_an_append_in_the_time_given(

@@ -15,6 +15,7 @@ import selectors
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from kafka import errors as kafka_errors
@@ -135,6 +136,24 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
         """Send a request, and begin to look whether an answer comes."""
         self._begin_to_look()
         return super().send(request, node_id=node_id, request_timeout_ms=request_timeout_ms)
+
+    def bootstrap(self, timeout_ms: float | None = None, refresh: bool = True) -> None:
+        """Find the brokers, and one of them that does not hang, as far as known.
+
+        A client that avoided them all would be replaced after its first question, before it probes one. Raises KafkaConnectionError
+        if none answers within ANSWER_WITHIN.
+        """
+        super().bootstrap(timeout_ms, refresh)
+        addresses = [(node.host, node.port) for node in self.cluster.brokers()]
+        if addresses and all(address in HANGING for address in addresses):
+            self.run(self._probe_all, addresses)
+            if all(address in HANGING for address in addresses):
+                mute = "; ".join(f"{host}:{port} does not answer" for host, port in addresses)
+                raise kafka_errors.KafkaConnectionError(mute)
+
+    async def _probe_all(self, addresses: Sequence[BrokerAddress]) -> None:
+        for probe in [self.call_soon(self._probe, address) for address in addresses]:
+            await probe
 
     def get_connection(self, node_id: Any, timeout_ms: float | None = None, **settings: Any) -> Any:
         if self.cluster.is_bootstrap(node_id):

@@ -26,9 +26,10 @@ SEAMS = {
     ),
     "kafka.net.manager:KafkaConnectionManager": (
         "_backoff _build_transport(self,node,timeout_at) _connect(self,node,conn,reset_backoff_on_connect,timeout_at) "
-        "_conns _net broker_version_data call_soon() closed cluster config connection_delay(self,node_id) "
+        "_conns _net bootstrap(self,timeout_ms,refresh) broker_version_data call_soon() closed cluster config "
+        "connection_delay(self,node_id) "
         "get_connection(self,node_id,timeout_ms,pop_on_close,refresh_metadata_on_err,reset_backoff_on_connect) "
-        "send(self,request,node_id,request_timeout_ms) ssl_enabled"
+        "run() send(self,request,node_id,request_timeout_ms) ssl_enabled"
     ),
     "kafka.net.selector:NetworkSelector": "call_at() call_later() call_soon() stop() wait_read() wait_write()",
     "kafka.cluster:ClusterMetadata": (
