@@ -174,6 +174,32 @@ def test_no_push_is_taken_onto_a_changelog_whose_content_was_cut(master: Master,
     assert [event.type for event in events(log)["one"]] == ["created", "changed"]
 
 
+@pytest.mark.parametrize("damage", ["cut", "longer", "removed"])
+def test_no_push_is_taken_into_a_file_that_is_not_as_its_index(master: Master, log: Log, damage: str) -> None:
+    master.create("one")
+    file, lines = master.folder / "clone-one/large", os.urandom(200_000).hex("\n", 20)
+    for text in "ab":
+        file.write_text(f"{lines}\n{text}\n")
+        master.commit("one", text)
+        master.push("one")
+    contents = master.root / "one/.hg/store/data/large.d"
+    whole = contents.read_bytes()
+    damaged = {"cut": whole[:-5], "longer": whole + b"left", "removed": b""}[damage]
+    contents.unlink()
+    if damage != "removed":
+        contents.write_bytes(damaged)
+    file.write_text(f"{lines}\nc\n")
+    master.commit("one", "c")
+    said = master.push("one", check=False)
+    assert f"data/large.d is damaged: it has {len(damaged)} bytes, and its index names {len(whole)}" in said
+    assert "rollback completed" in said
+    assert "hg verify" in said
+    assert [event.type for event in events(log)["one"]] == ["created", "changed", "changed"]
+    contents.write_bytes(whole)
+    master.push("one")
+    assert "integrity errors" not in master.operate("-R", str(master.root / "one"), "verify")
+
+
 def test_mirrors_take_them_and_receivers_hear_of_each(tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:
         clone = cluster.create("one")

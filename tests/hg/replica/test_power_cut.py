@@ -12,6 +12,7 @@ from hgext.vcsreplicator.hg.replica import scan
 from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, prepare
 from hgext.vcsreplicator.hg.serving import watermark
 from hgext.vcsreplicator.mirror.task import ReadEvent
+from hgext.vcsreplicator.words.records import Reason
 from hgext.vcsreplicator.words.wire import decode
 from testing.builders.mirror.author import Author
 from testing.builders.mirror.mirroring import Bench
@@ -70,6 +71,25 @@ def test_a_power_cut_that_takes_the_release_waits_for_it(cut: tuple[Author, Path
     author, folder = cut
     outcome = worker.perform(author, items=(), released=2)
     assert (outcome.serving, read_shown(folder)) == (2, (2, 1, 2))
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # of a split
+@pytest.mark.parametrize("more", [-5, 5])
+def test_no_event_is_applied_into_a_torn_file(bench: Bench, worker: Worker, more: int) -> None:
+    author, lines = bench.author("repo"), os.urandom(200_000).hex("\n", 20).encode() + b"\n"
+    for number in range(3):
+        author.push({"large": lines + b"%d\n" % number})
+    before = worker.perform(author)
+    contents = bench.where(author) / ".hg/store/data/large.d"
+    size = contents.stat().st_size + more
+    os.truncate(contents, size)
+    author.push({"large": lines + b"new\n"})
+    after = worker.perform(author)
+    assert after.trouble is not None
+    assert after.trouble.reason is Reason.CORRUPT
+    assert f"data/large.d is damaged: it has {size} bytes" in after.trouble.note
+    assert (after.checkpoint, after.serving) == (before.checkpoint, before.serving)
+    assert contents.stat().st_size == size
 
 
 @pytest.mark.sample(2)
