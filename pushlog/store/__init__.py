@@ -27,12 +27,25 @@ def complete_journals() -> None:
     """
     from .. import seams
 
+    seams.wrap("mercurial.util", "atomictempfile.close", _sync_phases)
     seams.wrap("mercurial.localrepo", "localrepository._writejournal", _drop_former_backups)
     seams.wrap("mercurial.transaction", "transaction.add", _refuse_damaged)
     seams.wrap("mercurial.transaction", "transaction.endgroup", seams.loading(_JOURNAL, "endgroup"))
     seams.wrap("mercurial.transaction", "rollback", seams.loading(_JOURNAL, "rollback"))
     seams.wrap("mercurial.transaction", "_playback", seams.loading(_JOURNAL, "play_back"))
     seams.wrap("mercurial.transaction", "read_backup_files", _drop_foreign_backups)
+
+
+def _sync_phases(orig: Any, file: Any) -> None:
+    """Have the content of a file of phases on the disk before it has its name.
+
+    Mercurial replaces the file without a sync. After a power cut it could be empty, which means that everything is public: clients
+    would see what is secret, and pull drafts as public.
+    """
+    if not file._fp.closed and os.path.basename(file._tempname).startswith(b".phaseroots-") and file._fp.tell():
+        file._fp.flush()
+        os.fdatasync(file._fp.fileno())
+    orig(file)
 
 
 def _refuse_damaged(orig: Any, tr: Transaction, file: bytes, offset: int) -> None:

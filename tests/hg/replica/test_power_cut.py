@@ -73,6 +73,25 @@ def test_a_power_cut_that_takes_the_release_waits_for_it(cut: tuple[Author, Path
     assert (outcome.serving, read_shown(folder)) == (2, (2, 1, 2))
 
 
+def test_no_power_cut_empties_a_mirrors_file_of_phases(
+    bench: Bench, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty file would show what is secret: the content is on the disk before the file has its name."""
+    author = bench.author("repo")
+    author.push()
+    author.push(phase=2)
+    synced, sync = list[tuple[str, bool]](), os.fdatasync
+
+    def note(descriptor: int) -> None:
+        sync(descriptor)
+        synced.append((os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")), os.fstat(descriptor).st_size > 0))
+
+    monkeypatch.setattr(os, "fdatasync", note)
+    assert worker.perform(author).trouble is None
+    assert [has_content for name, has_content in synced if name.startswith(".phaseroots-")] == [True]
+    assert (bench.where(author) / ".hg/store/phaseroots").read_text() == f"2 {author.tip}\n"
+
+
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # of a split
 @pytest.mark.parametrize("more", [-5, 5])
 def test_no_event_is_applied_into_a_torn_file(bench: Bench, worker: Worker, more: int) -> None:
