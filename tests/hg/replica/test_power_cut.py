@@ -9,9 +9,10 @@ import pytest
 from mercurial.revlogutils import constants
 
 from hgext.vcsreplicator.hg.replica import scan
+from hgext.vcsreplicator.hg.replica.checking import check
 from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, prepare
 from hgext.vcsreplicator.hg.serving import watermark
-from hgext.vcsreplicator.mirror.task import ReadEvent
+from hgext.vcsreplicator.mirror.task import Check, ReadEvent
 from hgext.vcsreplicator.words.records import Reason
 from hgext.vcsreplicator.words.wire import decode
 from testing.builders.mirror.author import Author
@@ -71,6 +72,22 @@ def test_a_power_cut_that_takes_the_release_waits_for_it(cut: tuple[Author, Path
     author, folder = cut
     outcome = worker.perform(author, items=(), released=2)
     assert (outcome.serving, read_shown(folder)) == (2, (2, 1, 2))
+
+
+def test_mirrors_get_a_version_that_a_power_cut_left_on_the_master(bench: Bench, worker: Worker) -> None:
+    """It has the number of a changeset that was rolled back, which is another changeset by now."""
+    author = bench.author("repo")
+    author.push({"shared": b"old\n"})
+    author.push({"shared": b"new\n"})
+    history = author.folder / ".hg/store/data/shared.i"
+    left = history.read_bytes()
+    author.strip(author.tip)
+    history.write_bytes(left)
+    author.push({"other": b"other\n"})
+    author.push({"shared": b"new\n"})
+    assert worker.perform(author).trouble is None
+    wanted = Check(repository=author.repository, folder=str(bench.home(author)), seq=author.seq, serving=author.seq)
+    assert check(OpenRepositories(prepare(), 1), bench.settings(), wanted).problem is None
 
 
 def test_no_power_cut_empties_a_mirrors_file_of_phases(
