@@ -50,6 +50,25 @@ def test_a_copy_after_its_newest_push_was_stripped_misses_no_push(bench: Bench, 
     assert check(OpenRepositories(prepare(), 1), bench.settings(), wanted).problem is None
 
 
+@pytest.mark.parametrize("left", [0, 64])
+@pytest.mark.parametrize("reason", [Reason.GAP, Reason.CORRUPT])
+def test_no_repair_takes_over_what_the_master_lost(bench: Bench, worker: Any, reason: Reason, left: int) -> None:
+    author = bench.author("repo")
+    bench.serve_master()
+    author.push()
+    author.push()
+    before = worker.perform(author)
+    os.truncate(author.folder / ".hg/store/00changelog.i", left)
+    after = worker.perform(author, heal=reason)
+    assert after.trouble is not None
+    assert "lost changesets" in after.trouble.note
+    assert after.trouble.passing
+    assert (after.checkpoint, after.folder, after.serving) == (before.checkpoint, before.folder, author.seq)
+    found = scan.inspect(str(bench.where(author)))
+    assert found is not None
+    assert found.serving == author.seq
+
+
 def restrict(author: Author, user: str) -> None:
     """Let one user alone read."""
     (author.folder / ".hg/hgrc").write_text(f"[web]\nallow_read = {user}\n")

@@ -127,6 +127,12 @@ def test_from_an_earlier_sequence_it_leads_to_the_newest(author: Author, tmp_pat
     assert equal(repo, author)
 
 
+def test_a_master_that_lost_changesets_gives_no_snapshot(author: Author, tmp_path: Path) -> None:
+    os.truncate(author.folder / ".hg/store/00changelog.i", 64)
+    with pytest.raises(Unavailable, match="lost changesets, perhaps by damage: its newest event left 7 up to"):
+        take(empty(author, tmp_path / "mirror"), Wire(author))
+
+
 @pytest.mark.parametrize("publishing", [True, False])
 def test_a_snapshot_has_the_masters_settings_for_clients(author: Author, tmp_path: Path, *, publishing: bool) -> None:
     author.repo.ui.setconfig(b"phases", b"publish", publishing)

@@ -30,7 +30,7 @@ from ...words.errors import Diverged, ReplicationError, Unavailable
 from ...words.shape import plain
 from .. import bundles, frames, hashes, observe
 from ..text import text
-from . import capture, recovery
+from . import capture, recovery, refusals
 
 # Changesets in one answer.
 CHANGESETS = 2000
@@ -109,12 +109,15 @@ def _read_state(repo: localrepository, firstpush: bytes) -> Iterator[bytes]:
         if repo.svfs.exists(b"journal"):
             recovery.roll_back(repo)
             repo.invalidateall()
-        newest = Outbox(repo.svfs).newest()
-        if newest is None:
+        end = Outbox(repo.svfs).end()
+        if end is None:
             raise Unavailable("the master's repository has no event yet; run 'hg replicatesync' there")
+        # Mirrors keep what could restore it.
+        if (lost := refusals.find_lost_history(repo, end.after)) is not None:
+            raise Unavailable(f"the master's repository cannot be copied: {lost}")
         last_push = api.last_push_id(repo)
         header: dict[str, Any] = {
-            "level": plain(newest),
+            "level": plain(end.newest),
             "after": plain(observe.tip(repo)),
             "phases": {
                 str(phase): [hex(node).decode() for node in roots] for phase, roots in observe.phase_roots(repo).items()
