@@ -200,6 +200,21 @@ def test_no_push_is_taken_into_a_file_that_is_not_as_its_index(master: Master, l
     assert "integrity errors" not in master.operate("-R", str(master.root / "one"), "verify")
 
 
+def test_a_moved_repository_that_lost_changesets_is_not_renamed(master: Master) -> None:
+    master.create("one")
+    for text in "ab":
+        master.commit("one", text)
+        master.push("one")
+    two = (master.root / "one").rename(master.root / "two")
+    index = two / ".hg/store/00changelog.i"
+    whole = index.read_bytes()
+    os.truncate(index, len(whole) // 2)
+    said = master.operate("-R", str(two), "replicaterename", check=False)
+    assert "this repository refuses changes: it lost changesets" in said
+    index.write_bytes(whole)
+    assert "wrote rename message into replication log: two" in master.operate("-R", str(two), "replicaterename")
+
+
 def test_mirrors_take_them_and_receivers_hear_of_each(tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:
         clone = cluster.create("one")

@@ -23,7 +23,7 @@ from ....outbox.file import Outbox, outbox_of
 from ....relay.scan import find_repositories
 from ....words.event import Type
 from ...settings import root_of
-from .. import capture, creation, intents, repository, twins
+from .. import capture, creation, intents, refusals, repository, twins
 from ..announcing import Announcement
 from ..intents import Intent
 from . import writing
@@ -79,6 +79,8 @@ def rename(repo: MasterRepository, target: str | None) -> str | None:
             # Read again under the lock: a push may have been under way. A folder that was moved by hand refuses other events.
             until_moved.enter_context(twins.reserved(repo.ui, path, folder, settings.roots))
             was_moved = old != repo.replication_path
+            if was_moved:
+                refusals.refuse_lost_history(repo, end.after)
             newest = writing.read_newest(repo) if was_moved else writing.announce_outside(repo)
             intent = Intent(
                 kind=Type.RENAMED.value,
