@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from mercurial import error
+from mercurial import error, revlog
 from mercurial.localrepo import localrepository
 
 from hgext.vcsreplicator.hg import relaying
 from hgext.vcsreplicator.hg.relaying import MasterRepositories
 from hgext.vcsreplicator.words.errors import Unavailable
 from testing.builders.master.pushing import Master, new_master
+from testing.builders.mirror.author import Author
 
 pytestmark = pytest.mark.processes
 
@@ -72,6 +73,23 @@ def test_damage_to_a_masters_history_is_named(
         assert found
         assert found.startswith(said)
         assert "docs/operating.md, Restore repositories" in found
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # of a split
+@pytest.mark.parametrize("damage", [cut, empty, Path.unlink])
+def test_damage_to_a_masters_manifests_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None]
+) -> None:
+    monkeypatch.setattr(revlog, "_maxinline", 100)
+    author = Author(tmp_path, "one")
+    for _ in range(3):
+        author.push()
+    port = MasterRepositories({str(tmp_path): ""}, "hg://master")
+    assert port.find_refusal(str(author.folder)) is None
+    damage(author.folder / ".hg/store/00manifest.d")
+    found = port.find_refusal(str(author.folder))
+    assert found
+    assert found.startswith("a file of its history cannot be read: ")
 
 
 def test_what_a_strip_cuts_while_it_is_read_is_no_damage(master: Master, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,12 +20,14 @@ made long after the commit: it would have those of that later moment.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mercurial import obsolete, phases, repair
 from mercurial.localrepo import localrepository
 from mercurial.node import bin, hex, nullrev
 from mercurial.transaction import transaction as Transaction
+
+from pushlog import versions
 
 from ..words.digest import marker_hash, node_set
 from ..words.event import NULL_NODE, Bookmark, Changes, PhaseMove, PushEntry, Tip
@@ -136,13 +138,15 @@ def tip(repo: localrepository) -> Tip:
 
 
 def read_newest(repo: localrepository) -> None:
-    """Read the newest changeset, the place of its manifest, and the phases.
+    """Read the newest changeset, what is stored of its manifest, and the phases.
 
     Raises what Mercurial raises if a file of them is damaged, cut or missing.
     """
     changelog = repo.unfiltered().changelog
     manifest = changelog.changelogrevision(changelog.tip()).manifest
-    repo.manifestlog.getstorage(b"").rev(manifest)
+    storage: Any = repo.manifestlog.getstorage(b"")
+    if (rev := storage.rev(manifest)) != nullrev:
+        versions.read_revisions(storage._revlog, rev, rev)
     phase_roots(repo.unfiltered())
 
 
