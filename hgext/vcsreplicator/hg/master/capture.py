@@ -33,7 +33,7 @@ from ..requirement import LOCK
 from ..text import text, utf8
 from . import creation, durability, repository
 from .disclosure import disclose
-from .formats import refuse_content, refuse_format
+from .formats import refuse_content, refuse_format, refuse_incomplete
 from .pushes import has_fetched, public_markers, push_entry, pusher_connection
 from .refusals import (
     fitting,
@@ -82,6 +82,7 @@ class Capture:
             # Once more: a push can bring another format.
             refuse_format(self.repo)
             refuse_content(self.repo, tr.changes[b"origrepolen"])
+            refuse_incomplete(self.repo, tr.changes[b"origrepolen"])
             box, promised = Outbox(self.repo.svfs), self.repo.replication_settings.durability
             box.reserve(tr)
             durability.before_outbox(self.repo, tr, promised)

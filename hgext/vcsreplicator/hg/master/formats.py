@@ -107,6 +107,26 @@ def refuse_content(repo: localrepository, first: int) -> None:
             raise _make_refusal("would use LFS")
 
 
+def refuse_incomplete(repo: localrepository, first: int) -> None:
+    """Raise Abort if a changeset from `first` on names content that is not here.
+
+    No bundle of it could be made, and all later events would wait. Mercurial looks only with `[server] validate`, and then at every
+    file of some manifests (`tests/hg/master/test_incomplete.py`).
+    """
+    for rev in range(first, len(repo)):
+        changed: Any = repo[rev]
+        try:
+            for name in changed.files():
+                node = changed._manifestdelta.get(name)
+                if node is not None:
+                    repo.file(name).rev(node)
+        except error.LookupError as problem:
+            raise error.Abort(
+                b"the push lacks content that its changesets name: %s" % stringutil.forcebytestr(problem),
+                hint=b"run 'hg verify' in the repository that you push from",
+            ) from problem
+
+
 def handle_changegroup(handler: Callable[[Any, Any], None], operation: bundleoperation, part: unbundlepart) -> None:
     """Wrap the handler of changegroups; refuse tree manifests.
 
