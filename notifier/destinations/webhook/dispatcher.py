@@ -43,7 +43,7 @@ BATCH = 200
 # Part of `pause_after`. An endpoint for which nothing was queued for longer is not known to have failed all the time.
 QUIET_PART = 1 / 3
 
-# Seconds after a failed attempt before which a success of others does not hasten the next one.
+# Seconds after a failed attempt before which neither a success of others nor a new delivery hastens the next one.
 EARLY = 10.0
 
 # Seconds by which the clock may differ from the monotonic one before it counts as set.
@@ -262,6 +262,8 @@ class Dispatcher(threading.Thread):
         active = [item for item in new if self._subscriptions[item.subscription].paused_reason is None]
         self._paused += len(new) - len(active)
         self._queues.add(active)
+        for item in active:
+            self._queues.hasten_before(item, self.clock.now())
 
     def _record_ended(self, deliveries: Deliveries, ended: Sequence[tuple[WaitingDelivery, AttemptResult]]) -> None:
         """Record how attempts ended: first on disk, then in the queues."""

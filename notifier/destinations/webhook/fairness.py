@@ -7,13 +7,14 @@ Each subscription has one queue of first attempts and one of repeats, first in f
 - Subscriptions take turns, each with a limit for each of its queues, so a flood for one starves no other. While an endpoint
   fails, its limit is 1. No subscription has more workers than it leaves free, so several slow endpoints leave some for others,
   even with large limits.
-- In strict order a delivery waits for those before it of the same repository and of the same URL; with `speed` nothing waits.
+- In strict order a delivery waits for those before it of the same repository and of the same URL; with `speed` nothing waits. A
+  new delivery is tried at once with `speed`; in strict order the repeat that it waits for is tried early instead.
 """
 
 import enum
 import heapq
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 
@@ -153,14 +154,20 @@ class Queues:
             if self._is_first(each):
                 self._queue_delivery(each)
 
-    def hasten(self, subscription: int, now: float) -> None:
-        """Make the repeats of a subscription due, since its endpoint answers again.
+    def hasten_before(self, item: WaitingDelivery, now: float) -> None:
+        """Make the repeats due that a new delivery waits for, as `hasten` does."""
+        chains = [self._chains.get(key) for key in _list_keys(item)]
+        self.hasten(item.subscription, now, {chain[0].id for chain in chains if chain})
+
+    def hasten(self, subscription: int, now: float, only: Collection[int] | None = None) -> None:
+        """Make the repeats of a subscription due, all or these, since its endpoint answers again or may do so.
 
         They keep their order. None begins before its `early_at`: it failed a moment ago, or its endpoint asked for a wait.
         """
         items = self._waiting[AttemptLane.REPEAT].get(subscription, [])
         for place, item in enumerate(items):
-            if (early := max(now, item.early_at)) < item.mature_at:
+            is_meant = only is None or item.id in only
+            if is_meant and (early := max(now, item.early_at)) < item.mature_at:
                 planned = item.mature_at if item.planned is None else item.planned
                 items[place] = replace(item, mature_at=early, planned=planned)
         heapq.heapify(items)

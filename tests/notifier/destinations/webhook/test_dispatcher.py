@@ -134,6 +134,17 @@ def test_the_first_success_makes_all_due_that_waits_for_the_endpoint(dispatch: D
             it.wait_for(delivered=8)
 
 
+def test_a_new_message_in_strict_order_finds_that_its_endpoint_answers_again(dispatch: Dispatch) -> None:
+    it = dispatch(ladder=(0, 500))
+    with it.running() as webhooks:
+        it.submit(webhooks, 1)
+        eventually(lambda: [each.attempt for each in it.deliveries.queued()] == [1])
+        it.clock.advance(dispatcher.EARLY + 1)
+        it.endpoint.reply = lambda request: Reply()
+        it.submit(webhooks, 2)
+        it.wait_for(delivered=2)
+
+
 def test_an_endpoint_that_comes_and_goes_uses_up_no_ladder(dispatch: Dispatch) -> None:
     it = dispatch(ladder=(0, 500))
     with it.running() as webhooks:

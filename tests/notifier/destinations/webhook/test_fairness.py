@@ -53,6 +53,14 @@ def test_repeats_are_hastened_in_their_order_but_not_before_they_may() -> None:
     assert (waiting.next(19), ids(waiting.next(20)), waiting.wakes_at()) == ([], [3], 50)
 
 
+def test_a_new_delivery_in_strict_order_hastens_the_repeat_before_it() -> None:
+    waiting = queues(strict())
+    x, y = item(1, repository="x", attempt=1, mature_at=90), item(2, repository="y", attempt=1, mature_at=80)
+    waiting.add([replace(x, early_at=20.0), y, new := item(3, repository="x z")])
+    waiting.hasten_before(new, 5)
+    assert (waiting.next(19), waiting.next(20)) == ([], [replace(x, mature_at=20.0, planned=90, early_at=20.0)])
+
+
 def test_flood_for_one_subscription_does_not_starve_another() -> None:
     waiting = queues(fast(), fast(), workers=5)
     waiting.add([item(number) for number in range(100)])
