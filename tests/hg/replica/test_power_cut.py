@@ -77,7 +77,7 @@ def test_a_power_cut_that_takes_the_release_waits_for_it(cut: tuple[Author, Path
 def test_mirrors_get_a_version_that_a_power_cut_left_on_the_master(bench: Bench, worker: Worker) -> None:
     """It has the number of a changeset that was rolled back, which is another changeset by now."""
     author = bench.author("repo")
-    author.push({"shared": b"old\n"})
+    old = author.push({"shared": b"old\n"}).after.node
     author.push({"shared": b"new\n"})
     history = author.folder / ".hg/store/data/shared.i"
     left = history.read_bytes()
@@ -85,6 +85,7 @@ def test_mirrors_get_a_version_that_a_power_cut_left_on_the_master(bench: Bench,
     history.write_bytes(left)
     author.push({"other": b"other\n"})
     author.push({"shared": b"new\n"})
+    author.push({"shared": b"new\n"}, parent=old)  # the same version again, which mirrors have by now
     assert worker.perform(author).trouble is None
     wanted = Check(repository=author.repository, folder=str(bench.home(author)), seq=author.seq, serving=author.seq)
     assert check(OpenRepositories(prepare(), 1), bench.settings(), wanted).problem is None
