@@ -56,14 +56,14 @@ def claim(log: Log, wanted: MasterRecord, expected: MasterRecord | None) -> None
 
     Of several processes that call this at the same time one succeeds. Raises Refused for the others, having written nothing.
     """
-    with closing(log.transactor(MASTER_KEY)) as transactor:
-        known = read_master(log)
-        if known != expected:
-            raise Refused(f"{known.source if known else 'another mirror'} was promoted meanwhile")
-        try:
+    try:
+        with closing(log.transactor(MASTER_KEY)) as transactor:
+            known = read_master(log)
+            if known != expected:
+                raise Refused(f"{known.source if known else 'another mirror'} was promoted meanwhile")
             transactor.commit([NewRecord(topic=SERVICES, key=MASTER_KEY, value=to_json(wanted))])
-        except Fenced as error:
-            raise Refused("another promotion runs at the same time: see who is master, then try again") from error
+    except Fenced as error:
+        raise Refused("another promotion runs at the same time: see who is master, then try again") from error
 
 
 def take_back(log: Log, source: str, sent: Mapping[int, int]) -> None:

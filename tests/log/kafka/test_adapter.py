@@ -33,6 +33,7 @@ from hgext.vcsreplicator.log import (
     NewRecord,
     Reader,
     Topic,
+    Transactor,
     topics,
 )
 from hgext.vcsreplicator.log.kafka import adapter, broker
@@ -676,3 +677,37 @@ def test_a_new_instance_is_the_owner_before_the_older_is_fenced(log: Log, monkey
     monkeypatch.setattr(KafkaTransactor, "_open_producer", watch)
     log.transactor("one").close()
     assert are_owners == [True]
+
+
+def test_an_older_instance_that_begins_late_fences_no_newer_one(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a newer one took over was asked before it did: what it has read then must be all that the older one wrote."""
+    older, newer = log.transactor("one"), list[Transactor]()
+    assert isinstance(older, KafkaTransactor)
+    begin = older._open_producer
+
+    def begin_late() -> None:
+        newer.append(log.transactor("one"))
+        begin()
+
+    monkeypatch.setattr(older, "_open_producer", begin_late)
+    with pytest.raises(Fenced):
+        older.renew()
+    with pytest.raises(Unavailable):
+        newer[0].commit([NewRecord(topic=NOTICES, key="x", value=b"1")])
+    newer[0].renew()
+    newer[0].commit([NewRecord(topic=NOTICES, key="x", value=b"2")])
+    newer[0].close()
+
+
+def test_an_older_instance_is_fenced_though_kafka_forgot_the_record_of_it(log: Log) -> None:
+    """A week after it began, unless `offsets.retention.minutes` says otherwise."""
+    assert isinstance(log, KafkaLog)
+    log.transactor("one").close()
+    older = log.transactor("one")
+    log.broker.ask("forget", lambda admin: admin.delete_groups([log.broker.full("transactor-one")]))
+    newer = log.transactor("one")
+    for _ in range(2):
+        with pytest.raises(Fenced):
+            older.renew()
+    newer.commit([NewRecord(topic=NOTICES, key="x", value=b"1")])
+    newer.close()

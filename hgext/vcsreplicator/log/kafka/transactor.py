@@ -37,7 +37,8 @@ class KafkaTransactor:
         self._owners_group, self._instance = f"transactor-{identity}", uuid.uuid4().hex
         broker.create_owners()
         epoch, _ = self._last_owner()
-        self._epoch = epoch + 1
+        # Not the next number alone: a week after the owner began, Kafka forgets the record of it, and it may still be at work.
+        self._epoch = max(epoch + 1, int(time.time()))
         self._write_owner()
         self._producer: KafkaProducer | None = None
         self._is_open = False
@@ -47,7 +48,7 @@ class KafkaTransactor:
         self.close()
         if self._refuse_newer() != self._instance:  # a broker lost the newest owner, and brought back an older one
             self._write_owner()
-        self._open_producer()  # if a newer one comes just now, it is the owner, renews, and fences this one
+        self._open_producer()
 
     def expect(self, topics: Sequence[str]) -> None:
         producer = self._producer
@@ -106,6 +107,8 @@ class KafkaTransactor:
             with rim(self._broker.options, f"become {self._identity}"):
                 self._producer.init_transactions()
                 self._end_hanging(self._producer)
+            # A newer one that came meanwhile is the owner, and may have read already what its predecessors wrote.
+            self._refuse_newer()
         except ReplicationError:
             self.close()
             raise
