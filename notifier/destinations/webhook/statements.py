@@ -139,8 +139,9 @@ ADD_MESSAGE = """INSERT INTO messages (id, replay, repository, repo_url, type, s
     VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id, replay) DO NOTHING"""
 NUMBER = "SELECT number FROM messages WHERE id = ? AND replay = ?"
 ADD_SIGNED = "INSERT OR IGNORE INTO signed_notices (message, signed) VALUES (?, ?)"
+# Never from before its subscription, though the clock was set back: `RESTORE_DELIVERY` would take it for a former one's.
 ADD_DELIVERY = """INSERT INTO deliveries (subscription, message, notice, state, attempt, mature_at, created_at)
-    SELECT id, ?, ?, 'queued', 0, ?, ? FROM subscriptions WHERE id = ? AND removed_at IS NULL
+    SELECT id, ?, ?, 'queued', 0, ?, MAX(?, created_at) FROM subscriptions WHERE id = ? AND removed_at IS NULL
     ON CONFLICT (subscription, message) DO NOTHING"""
 QUEUED = """SELECT d.mature_at, d.id, d.subscription, d.attempt, m.replay, m.repository, m.repo_url,
     CASE m.type WHEN 'reporenamed.1' THEN json_extract(m.body, '$.data.old_repo_url') END

@@ -140,6 +140,7 @@ def test_folders_lost_at_any_step_cost_no_delivery_and_repeat_only_what_was_open
 
     steps = [hooks.publish, hooks.read, hooks.store, lambda: hooks.clock.advance(chance.random()), hooks.start]
     steps += [attempt(DeliveryState.DELIVERED), attempt(DeliveryState.QUEUED), lose]
+    steps += [lambda: hooks.clock.set_back(chance.uniform(-9, 9))]
     for _ in range(60):
         chance.choice(steps)()
     hooks.deliver_all()
@@ -148,6 +149,20 @@ def test_folders_lost_at_any_step_cost_no_delivery_and_repeat_only_what_was_open
     assert {each for each, times in hooks.delivered.items() if times > 1} <= may_repeat
     assert hooks.stored == len(hooks.notices)
     assert hooks.in_log("owed") == []
+
+
+def test_a_clock_behind_that_of_a_subscription_costs_no_delivery(hooks: Hooks) -> None:
+    """It was set back, or it is that of another machine, which took over."""
+    hooks.clock.set_back(3600.0)
+    hooks.publish()
+    hooks.read()
+    hooks.store()
+    hooks.clock.advance(2 * SETTLES_WITHIN)
+    hooks.store()
+    assert hooks.stored == 1
+    hooks.lose_folder()
+    hooks.deliver_all()
+    assert sum(hooks.delivered.values()) == 1
 
 
 def test_deliveries_confirmed_at_once_cost_no_record(hooks: Hooks) -> None:
