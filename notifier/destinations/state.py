@@ -41,8 +41,9 @@ _RECORDS = """SELECT kind, argument, who, asked_at, done_at, result, skipped, sk
     WHERE destination = ? ORDER BY id"""
 _SAME = """SELECT id, done_at FROM requests WHERE destination = ? AND kind = ? AND who = ? AND asked_at = ?
     ORDER BY done_at IS NOT NULL, id"""
-_RESTORE = """INSERT INTO requests (kind, argument, who, asked_at, done_at, result, skipped, skipped_offset, destination)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_RESTORE = """INSERT INTO requests (id, kind, argument, who, asked_at, done_at, result, skipped, skipped_offset, destination)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_BELOW = "SELECT min(id) - 1 FROM requests"
 _RESTORE_ANSWER = (
     "UPDATE requests SET argument = ?, done_at = ?, result = ?, skipped = ?, skipped_offset = ? WHERE id = ?"
 )
@@ -119,15 +120,25 @@ class StateDatabase(Database):
         return [RequestRecord(**dict(zip(names, row, strict=True))) for row in rows]
 
     def restore_requests(self, destination: str, records: Iterable[RequestRecord]) -> None:
-        """Add the requests that are missing here, and the missing answers; all or nothing."""
+        """Add the requests that are missing here, and the missing answers; all or nothing.
+
+        `records` come in the order of the log. One that is missing, and was answered there before another that is here, does not
+        become the last one here: another machine's notifier carried it out before.
+        """
+        newer, is_here = list[RequestRecord](), False
         with self.writing():
-            for each in records:
+            for each in reversed(list(records)):
                 columns = tuple(getattr(each, member.name) for member in fields(each))
                 known = self.rows(_SAME, (destination, each.kind, each.who, each.asked_at))
-                if not known:
-                    self.run(_RESTORE, (*columns, destination))
-                elif known[0][1] is None and each.done_at is not None:
+                if known and known[0][1] is None and each.done_at is not None:
                     self.run(_RESTORE_ANSWER, (each.argument, *columns[4:], known[0][0]))
+                elif not known and is_here and each.done_at is not None:
+                    self.run(_RESTORE, (self.rows(_BELOW)[0][0], *columns, destination))
+                elif not known:
+                    newer.append(each)
+                is_here = is_here or bool(known)
+            for each in reversed(newer):
+                self.run(_RESTORE, (None, *(getattr(each, member.name) for member in fields(each)), destination))
 
     def find_request(self, destination: str, record: RequestRecord) -> int:
         """Return the number of a request that is here."""

@@ -111,15 +111,16 @@ def _read_table(log: Log) -> Table:
 
 
 def _select_requests(name: str, records: Iterable[Record]) -> dict[str, RequestRecord]:
-    """Return the requests to a destination by key, oldest first."""
-    found = {}
+    """Return the requests to a destination by key, in the order in which they were asked for or, if they were, answered."""
+    found = dict[str, RequestRecord]()
     for record in records:
         if record.key is not None and record.key.startswith(f"request/{name}/"):
+            found.pop(record.key, None)
             try:
                 found[record.key] = read_storable(RequestRecord, record.value or b"")
             except MalformedEvent as error:
                 logger.error("request in the log not readable", key=record.key, reason=str(error))
-    return dict(sorted(found.items(), key=lambda each: each[1].asked_at))
+    return found
 
 
 def record_requests(name: str, write: Write, requests: Sequence[RequestRecord]) -> None:

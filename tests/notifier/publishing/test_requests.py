@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,22 @@ def test_an_older_file_gets_the_newer_pause_from_the_log(log: MemoryLog, state: 
     record_requests("it", log.append, [a_request(Kind.RESUME, 2.0, done_at=2.0, result="resumed")])
     restore_requests("it", SharedRequests(log), state, log.append)
     assert not state.paused("it")
+
+
+@pytest.mark.parametrize("clock", [1.0, 9.0])
+def test_a_pause_outlives_a_resume_before_it_that_an_older_file_lacks(
+    log: MemoryLog, state: StateDatabase, clock: float
+) -> None:
+    """Another machine's notifier resumed and paused; the clock of the machine that asked it to resume may be ahead."""
+    pause = a_request(Kind.PAUSE, 2.0)
+    record_requests("it", log.append, [a_request(Kind.RESUME, clock, done_at=clock, result="resumed")])
+    state.restore_requests("it", [pause])
+    record_requests("it", log.append, [replace(pause, done_at=3.0, result="paused")])
+    restore_requests("it", SharedRequests(log), state, log.append)
+    assert state.paused("it")
+    with closing(StateDatabase(NOWHERE)) as new:
+        restore_requests("it", SharedRequests(log), new, log.append)
+        assert new.paused("it")
 
 
 def test_a_follower_takes_what_came_since_and_everything_of_a_log_that_was_set_back(
