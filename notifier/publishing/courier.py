@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import structlog
 from prometheus_client import Counter
 
-from hgext.vcsreplicator.log import NOTICES, Log, Record
+from hgext.vcsreplicator.log import NOTICES, NOTIFIER, Log, Record
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, Rejected, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.records import Notice
@@ -88,6 +88,8 @@ class Courier:
         position.check()
         with contextlib.ExitStack() as opened:
             try:
+                # The notifier before this one may have written behind a transaction of another destination.
+                self.log.wait_for_transactions(NOTIFIER)
                 missing = describe_missing(self.name, self.settings, self.log, self.notifier.state)
                 if missing is not None and not has_records(self.name, self.log):
                     raise Unavailable(missing)

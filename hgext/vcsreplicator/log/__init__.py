@@ -14,7 +14,8 @@ Guarantees of every adapter:
 - `Transactor.commit` appends all messages and stores all positions, or none; readers never see part of it. When it raises
   Unavailable the outcome is unknown: `renew` the transactor, read the stored positions, and go on from there.
 - A new transactor fences every older one of the same identity: those raise Fenced from then on and can write nothing. Once it is
-  open, or was renewed, readers and `ends` see all that it and the older ones committed.
+  open, or was renewed, readers and `ends` see all that it and the older ones committed, unless other identities write to the topic
+  too: see `wait_for_transactions`.
 - A reader sees committed records only, of each partition in offset order, each once. It never skips: a position before the
   beginning raises Expired, one beyond the end, of a log that lost records, Rewound.
 - A log that lost records under a running reader (restored from a copy, a topic re-created) makes `poll` raise Rewound, a kind of
@@ -406,6 +407,14 @@ class Log(Protocol):
 
         `partitions` are as for `beginnings`.
         """
+
+    def wait_for_transactions(self, topic: str) -> None:
+        """Return once readers see all of a topic that was committed before this call.
+
+        What was committed behind an open transaction of another identity is seen only once that one has ended. Raises Unavailable
+        if that takes long: the process that began it may be dead. The broker ends it then, after the transaction's time-out.
+        """
+        return
 
     def close(self) -> None:
         """Free everything."""

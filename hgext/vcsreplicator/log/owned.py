@@ -32,6 +32,7 @@ class OwnedRecords:
         self._end = 0
         self._transactor, self._is_unclear, self._proven_at = log.transactor(identity), False, clock.monotonic()
         try:
+            log.wait_for_transactions(topic)
             self.values = self._read()
         except BaseException:
             self._transactor.close()

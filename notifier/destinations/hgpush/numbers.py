@@ -69,6 +69,7 @@ class RepositoryNumbers:
         try:
             if self._transactor is None:
                 self._transactor = self._log.transactor(IDENTITY)
+                self._log.wait_for_transactions(NOTIFIER)
                 self._numbers, self._unreadable = self._read()
             if new := find():
                 self._transactor.commit([self._to_record(*each) for each in new.items()])

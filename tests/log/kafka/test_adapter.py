@@ -43,9 +43,11 @@ from hgext.vcsreplicator.log.kafka.connections import Connections
 from hgext.vcsreplicator.log.kafka.options import parse
 from hgext.vcsreplicator.log.kafka.transactor import KafkaTransactor
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.log.owned import OwnedRecords
 from hgext.vcsreplicator.words.errors import BadConfig, Fenced, Rejected, Rewound, Unavailable
 from testing.builders.certificates import certificate
 from testing.checks.requests import TRANSACTIONAL, watch_requests
+from testing.clock import HandClock
 from testing.services.cache import CHECKOUT
 from testing.services.kafka import Kafka
 from testing.waiting import eventually
@@ -711,3 +713,25 @@ def test_an_older_instance_is_fenced_though_kafka_forgot_the_record_of_it(log: L
             older.renew()
     newer.commit([NewRecord(topic=NOTICES, key="x", value=b"1")])
     newer.close()
+
+
+def test_what_is_committed_behind_an_open_transaction_is_waited_for(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that takes over reads what its predecessor owed, though another one died in the middle of a transaction."""
+    monkeypatch.setattr(broker, "OPEN_PATIENCE", 0.1)
+    with contextlib.closing(OwnedRecords(log, STATE, "x/", "one", HandClock())) as owned:
+        with contextlib.closing(log.transactor("other")) as other:
+            assert isinstance(other, KafkaTransactor)
+            leave_open(other, NewRecord(topic=STATE, key="y/a", value=b"never"))
+            owned.write({"a": b"1"})
+            with pytest.raises(Unavailable, match="a transaction of another process is open"):
+                OwnedRecords(log, STATE, "x/", "one", HandClock())
+        log.transactor("other").close()
+        with contextlib.closing(OwnedRecords(log, STATE, "x/", "one", HandClock())) as next_owner:
+            assert next_owner.values == {"a": b"1"}
+
+
+def leave_open(transactor: KafkaTransactor, record: NewRecord) -> None:
+    """What the death of a process in the middle of a commit leaves until the broker gives the transaction up."""
+    producer = transactor._producer
+    producer.begin_transaction()
+    producer.send(**transactor._broker.plan(record)).get(60)

@@ -81,6 +81,9 @@ class KafkaLog(Log):
     def ends(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
         return self.broker.offsets(topic, OffsetSpec.LATEST, partitions)
 
+    def wait_for_transactions(self, topic: str) -> None:
+        self.broker.wait_for_transactions(topic)
+
     def largest(self, topic: str) -> int | None:
         return self.broker.largest(topic)
 

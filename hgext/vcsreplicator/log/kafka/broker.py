@@ -32,6 +32,9 @@ AT_ONCE = 1000
 # Seconds that coordinators may take to start, once the broker answers.
 COORDINATOR_PATIENCE = 10.0
 
+# Seconds that one question waits for the end of others' transactions, which takes milliseconds while their processes live.
+OPEN_PATIENCE = 2.0
+
 # A topic without records, whose positions say which transactor came last.
 OWNERS = "transactors"
 
@@ -193,14 +196,31 @@ class Broker:
         except ValueError:
             return None
 
-    def offsets(self, topic: str, spec: OffsetSpec, partitions: Collection[int] | None = None) -> dict[int, int]:
+    def wait_for_transactions(self, topic: str) -> None:
+        """Wait for the end of the transactions that are open in a topic; raises Unavailable after OPEN_PATIENCE."""
+        newest = self.offsets(topic, OffsetSpec.LATEST, isolation=IsolationLevel.READ_UNCOMMITTED)
+        deadline = time.monotonic() + OPEN_PATIENCE
+        while any(end < newest[partition] for partition, end in self.offsets(topic, OffsetSpec.LATEST).items()):
+            if time.monotonic() > deadline:
+                open_ = "a transaction of another process is open, which the broker ends after its time-out"
+                raise Unavailable(f"{self.options.url}: topic {self.full(topic)}: {open_}")
+            time.sleep(0.02)
+
+    def offsets(
+        self,
+        topic: str,
+        spec: OffsetSpec,
+        partitions: Collection[int] | None = None,
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> dict[int, int]:
         numbers = range(self.partitions(topic)) if partitions is None else partitions
         for number in numbers:
             self.check_partition(topic, number)
         wanted = {self.partition(topic, number): spec for number in numbers}
         found = self.ask(
             f"offsets of {self.full(topic)}",
-            lambda admin: admin.list_partition_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED),
+            lambda admin: admin.list_partition_offsets(wanted, isolation_level=isolation),
         )
         return {partition.partition: at.offset for partition, at in sorted(found.items())}
 
