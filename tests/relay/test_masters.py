@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Two masters: both write to one log, each below a wire prefix of its own, or a promotion replaced one of them."""
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.log import EVENTS, SERVICES, Log, NewRecord, topics
+from hgext.vcsreplicator.log import EVENTS, SERVICES, Log, NewRecord, Record, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.relay.lacking import find_trouble
 from hgext.vcsreplicator.relay.mastership import HANDED_OVER
@@ -16,7 +17,7 @@ from hgext.vcsreplicator.words.records import MASTER_KEY, MasterRecord
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.log.memorylog import MemoryLog
 from testing.builders.master.pushing import RECORDED, Master, events, new_master, running_relay, short_folder
-from testing.waiting import eventually
+from testing.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.processes
 
@@ -86,6 +87,43 @@ def test_a_former_master_refuses_pushes_once_its_relay_reads_of_the_promotion() 
         assert trouble is not None
         assert "save what was not sent: vcsreplicator demote" in trouble.text
     assert [len(chain) for chain in events(log).values()] == [1]
+
+
+class HangingLog(MemoryLog):
+    """A relay hangs between its look who is the master and its append of an event, in which a mirror is promoted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hangs, self._is_read = False, threading.Event()
+        self.create(topics())
+
+    def append(self, messages: Sequence[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:
+        if self.hangs and messages[0].topic == EVENTS:
+            self.hangs = False
+            promote_another(self)
+            assert self._is_read.wait(PATIENCE)
+        return super().append(messages, timeout=timeout)
+
+    def collect(
+        self, positions: dict[tuple[str, int], int], active: Sequence[tuple[str, int]], limit: int
+    ) -> list[Record]:
+        end = self._ends.get((SERVICES, 0), 0)
+        if not self.hangs and positions.get((SERVICES, 0)) == end and (SERVICES, 0, MASTER_KEY) in self._newest:
+            self._is_read.set()  # the reader comes back for more
+        return super().collect(positions, active, limit)
+
+
+def test_what_a_former_master_sent_too_late_counts_as_unsent() -> None:
+    log = HangingLog()
+    with new_master("acknowledge-timeout = 60") as master:
+        with running_relay(master.settings(), log):
+            master.create("one")
+            log.hangs = True
+            master.commit("one", "a")
+            master.push("one", check=False)
+            eventually(lambda: master.outbox("one").fork() is not None)
+        assert [place.entry.event.seq for place in master.outbox("one").unsent()] == [2]
+    assert [len(chain) for chain in events(log).values()] == [2]
 
 
 def test_a_master_accepts_pushes_again_once_the_log_says_that_it_goes_on() -> None:

@@ -82,8 +82,7 @@ class StateWatch:
         """
         if not self._read_once.is_set():
             raise LoggedOutage("what the log knows of the repositories is not read yet")
-        if self._promotions_read_at is not None and time.monotonic() - self._promotions_read_at > TERM:
-            raise LoggedOutage("whether a mirror was promoted meanwhile is not read yet")
+        self._check_term()
         newest = box.newest()
         if newest is None:
             return None
@@ -92,6 +91,16 @@ class StateWatch:
         distinct = {(each.incarnation, each.seq, each.event): each for each in seen if each is not None}
         forks = (fork_between(known, newest, box) for known in distinct.values())
         return next((fork for fork in forks if fork is not None), None)
+
+    def check_master(self, source: str) -> None:
+        """Raise Unavailable if another master may have replaced this one by now."""
+        self._check_term()
+        if (fork := self.successor(source)) is not None:
+            raise Unavailable(f"{fork.reason}: what was sent meanwhile counts as unsent")
+
+    def _check_term(self) -> None:
+        if self._promotions_read_at is not None and time.monotonic() - self._promotions_read_at > TERM:
+            raise LoggedOutage("whether a mirror was promoted meanwhile is not read yet")
 
     def successor(self, source: str) -> Fork | None:
         """Return the fork of every repository of a master that a promotion replaced.

@@ -166,6 +166,8 @@ class RepositoryJobs:
 
         def on_appended(partition: int, offset: int) -> None:
             self._losses.check_appended(partition, offset, before)
+            # A relay that hung between its look and this append: the new master's history has not what it wrote.
+            self._watch.check_master(self._sender.source)
 
         def on_marked(sent: SentMark, entries: list[Entry]) -> None:
             nonlocal before, previous
