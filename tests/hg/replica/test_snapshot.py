@@ -23,7 +23,7 @@ from hgext.vcsreplicator.hg.hashes import fingerprint, lines
 from hgext.vcsreplicator.hg.master import offer
 from hgext.vcsreplicator.hg.replica import replicated, snapshot
 from hgext.vcsreplicator.mirror.comparison import differences
-from hgext.vcsreplicator.outbox.file import Outbox
+from hgext.vcsreplicator.outbox.file import FORMER, Fork, Outbox
 from hgext.vcsreplicator.words.errors import Diverged, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.event import UNKNOWN_SETTINGS, ClientSettings, Type
 from pushlog.versions import factory
@@ -286,6 +286,17 @@ def test_a_master_without_events_says_so(tmp_path: Path) -> None:
     author.repo = bare
     with pytest.raises(ReplicationError, match="no event yet"):
         take(repo, Wire(author))
+
+
+def test_what_a_former_master_did_not_send_reaches_no_mirror(author: Author, tmp_path: Path) -> None:
+    """The new master continues from an earlier event: the mirror would have another history, for an operator to heal."""
+    repo, box = empty(author, tmp_path / "mirror"), Outbox(author.repo.svfs)
+    box.set_fork(Fork(reason="hg://new is the master now", master=FORMER))
+    with pytest.raises(Unavailable, match="hg://new is the master now"):
+        take(repo, Wire(author))
+    *_, newest = box.kept()
+    box.mark_sent(newest.sent())
+    assert take(repo, Wire(author)).seq == author.seq
 
 
 @pytest.mark.parametrize("call", range(2, 7))

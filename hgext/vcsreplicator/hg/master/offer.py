@@ -101,7 +101,11 @@ def _is_covered(entry: bytes, address: bytes | None) -> bool:
 
 
 def _read_state(repo: localrepository, firstpush: bytes) -> Iterator[bytes]:
-    """Read the state under the lock, and the pushlog, which only grows, afterwards."""
+    """Read the state under the lock, and the pushlog, which only grows, afterwards.
+
+    Raises Unavailable for a history that the log may never get: that of a former master, or of a copy that was restored, with
+    pushes which were not sent.
+    """
     from pushlog import api
 
     patience = {(b"ui", b"timeout"): LOCK_SECONDS}
@@ -109,12 +113,15 @@ def _read_state(repo: localrepository, firstpush: bytes) -> Iterator[bytes]:
         if repo.svfs.exists(b"journal"):
             recovery.roll_back(repo)
             repo.invalidateall()
-        end = Outbox(repo.svfs).end()
+        box = Outbox(repo.svfs)
+        end = box.end()
         if end is None:
             raise Unavailable("the master's repository has no event yet; run 'hg replicatesync' there")
         # Mirrors keep what could restore it.
         if (lost := refusals.find_lost_history(repo, end.after)) is not None:
             raise Unavailable(f"the master's repository cannot be copied: {lost}")
+        if (fork := box.fork()) is not None and box.has_unsent():
+            raise Unavailable(f"the log lacks events of the master's repository, and gets none: {fork.reason}")
         last_push = api.last_push_id(repo)
         header: dict[str, Any] = {
             "level": plain(end.newest),
