@@ -11,6 +11,7 @@ import pytest
 from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, Log, NewRecord, partition_of, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import find_beginnings, read_records
+from hgext.vcsreplicator.mirror import writer as writing
 from hgext.vcsreplicator.mirror.sources import SkippedRecords
 from hgext.vcsreplicator.mirror.writer import AckWriter, Ends
 from hgext.vcsreplicator.words.errors import Unavailable
@@ -95,6 +96,38 @@ def test_after_an_outage_the_newest_ack_and_position_are_written_alone(log: Log)
     assert [value for key, value in appended if key == KEY] == [b"2"]
     assert {key for key, _ in appended} == {KEY, "other1", "other2"}
     assert [positions for name, positions in calls if name == "acknowledge"] == [{0: 2}]
+
+
+class DelayingLog(MemoryLog):
+    """A network delivers the first append only behind the second, when its writer has given it up."""
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        super().__init__()
+        self.create(topics())
+        self._meanwhile, self._held = meanwhile, list[NewRecord]()
+
+    def append(self, messages: Sequence[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:
+        if not self.records(ACKS) and not self._held:
+            self._held = [*messages]
+            self._meanwhile()
+            raise Unavailable("no answer")
+        places = super().append(messages)
+        if self._held:
+            super().append(self._held)
+            self._held = []
+        return places
+
+
+def test_an_ack_that_is_delivered_late_does_not_stay_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "LATE", 0.5)
+    log = DelayingLog(lambda: writer.ack(KEY, b"2"))
+    writer = AckWriter(log, "mirror-alpha", lambda arrived: None)
+    writer.ack(KEY, b"1")
+    writer.start()
+    eventually(lambda: [record.value for record in log.records(ACKS)] == [b"1"])
+    eventually(lambda: [record.value for record in log.records(ACKS)] == [b"2"])
+    assert log.ends(ACKS) == {0: 3}
+    writer.close(60)
 
 
 def test_positions_that_could_not_be_stored_are_stored_later(log: Log) -> None:

@@ -24,6 +24,9 @@ from .sources import SkippedRecords
 
 logger = structlog.get_logger()
 
+# Seconds after a write that failed, in which the network may deliver it yet, behind newer acks.
+LATE = 120.0
+
 # The incarnation and the sequence of an event.
 ExpectedEvent = tuple[str | None, int]
 
@@ -53,7 +56,8 @@ class _OutgoingRecords:
 class AckWriter:
     """Writes acks (only the newest of each key), other records and positions.
 
-    A failed write is retried indefinitely. A record that its topic refuses for its size delays no other one. The writer reports a
+    A failed write is retried indefinitely. Its acks are written once more after LATE seconds, or a late one would stay the newest
+    of its key. A record that its topic refuses for its size delays no other one. The writer reports a
     log that lost acks, by an offset that the log gives a second time.
     """
 
@@ -69,6 +73,9 @@ class AckWriter:
         self._newest = -1
         self._condition = threading.Condition()
         self._waiting = _OutgoingRecords()
+        # The newest acks of the keys in a write that failed, and when they are written once more.
+        self._doubted: dict[str, NewRecord] = {}
+        self._doubted_until = 0.0
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
 
@@ -93,7 +100,9 @@ class AckWriter:
     def ack(self, key: str, value: bytes | None) -> None:
         """Write the newest value of a key of `acks`."""
         with self._condition:
-            self._waiting.acks[key] = NewRecord(topic=ACKS, key=key, value=value)
+            record = self._waiting.acks[key] = NewRecord(topic=ACKS, key=key, value=value)
+            if key in self._doubted:
+                self._doubted[key] = record
             self._condition.notify()
 
     def append(self, record: NewRecord) -> None:
@@ -143,12 +152,18 @@ class AckWriter:
     def _wait_for_work(self) -> _OutgoingRecords | None:
         """Take everything that waits; None once the writer is stopped and all is done."""
         with self._condition:
-            while not (self._waiting.has_work() or self._is_stopping):
-                self._condition.wait()
+            while not (self._has_work() or self._is_stopping):
+                self._condition.wait(max(0.0, self._doubted_until - time.monotonic()) if self._doubted else None)
             if not self._waiting.has_work():
                 return None
             out, self._waiting = self._waiting, _OutgoingRecords()
             return out
+
+    def _has_work(self) -> bool:
+        """Return whether anything is to be written; the caller holds the condition."""
+        if self._doubted and time.monotonic() >= self._doubted_until:
+            self._waiting.acks, self._doubted = {**self._doubted, **self._waiting.acks}, {}
+        return self._waiting.has_work()
 
     def _write(self, out: _OutgoingRecords) -> None:
         """Write and forget step by step, so that only what is not written is put back."""
@@ -214,6 +229,8 @@ class AckWriter:
     def _put_back(self, out: _OutgoingRecords) -> None:
         """Keep the unwritten records; newer values of a key win."""
         with self._condition:
+            self._doubted |= {key: self._waiting.acks.get(key, each) for key, each in out.acks.items() if "/" in key}
+            self._doubted_until = time.monotonic() + LATE
             self._waiting.acks = {**out.acks, **self._waiting.acks}
             self._waiting.others = [*out.others, *self._waiting.others]
             self._waiting.positions = {**out.positions, **self._waiting.positions}
