@@ -3,7 +3,7 @@
 
 Beyond the contract, for tests: `fail_commits` makes the next transactions raise Unavailable, before or after they took effect;
 `copied` and `restore` put a topic back to what it was; `lose` takes its newest records, and `expire` its oldest ones; partitions in
-`leaderless` do not answer.
+`leaderless` do not answer, and in topics of `undecided` a transaction of an unknown process is open.
 """
 
 import threading
@@ -27,6 +27,7 @@ class MemoryLog(Log):
         self.fail_commits: list[bool] = []
         # Partitions without a leader: they take no record, a question to them fails, and readers read nothing of them.
         self.leaderless: set[TopicPartition] = set()
+        self.undecided: set[str] = set()
         # The partitions that every member has, if not all.
         self.shared: frozenset[int] | None = None
         self._clock = clock or SystemClock()
@@ -73,6 +74,10 @@ class MemoryLog(Log):
         with self._changed:
             self._epochs[identity] = self._epochs.get(identity, 0) + 1
             return MemoryTransactor(self, identity, self._epochs[identity])
+
+    def wait_for_transactions(self, topic: str) -> None:
+        if topic in self.undecided:
+            raise Unavailable(f"topic {topic}: a transaction of another process is open")
 
     def member(self, group: str, topic: str) -> "MemoryMember":
         return MemoryMember(self, topic)

@@ -162,6 +162,17 @@ def test_notices_behind_a_malformed_one_wait_until_its_reject_is_kept(turns: Tur
     assert (turns.position, len(turns.log.records(ERRORS))) == (5, 1)
 
 
+def test_a_destination_begins_once_what_was_written_before_is_seen(turns: Turns) -> None:
+    """The notifier before it may have written behind a transaction of another destination, whose notifier died."""
+    publish_pushes(turns.log, "x", 1, 1)
+    turns.courier.stop.set()
+    turns.log.undecided.add(NOTIFIER)
+    with pytest.raises(Unavailable, match="a transaction of another process is open"):
+        turns.courier.run(turns.stored)
+    turns.log.undecided.clear()
+    turns.courier.run(turns.stored)
+
+
 def rejected() -> float:
     return REGISTRY.get_sample_value("vcsreplicator_notifier_rejected_messages_total", {"destination": "it"}) or 0.0
 

@@ -52,6 +52,16 @@ def test_no_two_repositories_get_one_number_from_two_notifiers(numbers: Open, lo
     assert len(set.union(*seen.values())) == len(seen) > 30
 
 
+def test_no_number_is_given_behind_an_open_transaction(numbers: Open, log: MemoryLog) -> None:
+    """The one that was given last may stand there, and would be given again."""
+    given = numbers()
+    log.undecided.add(NOTIFIER)
+    with pytest.raises(Unavailable):
+        given.number_of("a")
+    log.undecided.clear()
+    assert given.number_of("a") == 1
+
+
 def test_a_known_number_asks_the_log_nothing(numbers: Open, log: MemoryLog) -> None:
     numbers().number_of("a")
     opened = numbers()
