@@ -29,12 +29,16 @@ def test_pushes_that_a_former_master_did_not_send_can_be_pushed_again(tmp_path: 
             master.create("one")
             master.commit("one", "sent")
             master.push("one")
+            master.create("moved")
+            master.commit("moved", "sent too")
+            master.push("moved")
         master.commit("one", "unsent")
         assert UNRELAYED in master.push("one")
         shutil.copytree(master.root / "one", master.root / "zcopy")
         shutil.copytree(master.root / "one", master.root / "damaged")
         [segment] = (master.root / "damaged" / ".hg" / "store").glob("outbox.0*.log")
         segment.write_bytes(segment.read_bytes().replace(b"dana", b"xxxx"))
+        master.operate("-R", str(master.root / "moved"), "replicaterename", "--yes", str(master.root / "three"))
         master.operate("init", str(master.root / "two"))
         master.operate("-R", str(master.root / "two"), "replicatedelete", "--yes")
         words = ["--output", str(tmp_path / "saved"), "--config", str(config)]
@@ -46,10 +50,11 @@ def test_pushes_that_a_former_master_did_not_send_can_be_pushed_again(tmp_path: 
         said = result.output
         assert said.count("one: event 3: push 2 of dana, ") == 2
         assert "two: event 2: deleted, " in said
+        assert "three: event 3: renamed, " in said
         bundles = sorted((tmp_path / "saved").iterdir())
-        assert len(bundles) == 2
+        assert len(bundles) == 2, "a rename adds no changesets"
         assert all(f"hg unbundle {each} && hg push" in said for each in bundles)
-        assert "4 events were not sent" in said
+        assert "5 events were not sent" in said
         assert f"{master.root}/damaged: not saved: " in said
         assert "1 repositories could not be read" in str(result.exception)
         with pytest.raises(Refused, match="/saved: File exists; expected the path of a new folder"):

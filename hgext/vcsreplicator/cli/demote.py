@@ -14,11 +14,12 @@ from ..config import Config
 from ..hg.master.creation import DELETED, NOTES
 from ..hg.promoting import save_changesets
 from ..hg.relaying import MasterRepositories
-from ..outbox.entry import Entry
+from ..outbox.entry import Entry, MirrorNeeds
 from ..outbox.file import outbox_of
 from ..relay.mastership import fork_of_former, read_master
 from ..relay.scan import find_repositories
 from ..words.errors import Refused, ReplicationError, visible
+from ..words.event import Type
 from .options import log_of, relay_of, with_config
 from .requests import when
 
@@ -54,7 +55,7 @@ def command(config: Config, output: str) -> None:
             count += len(unsent)
             if unsent:
                 file = str(folder / f"{number}-{quote(unsent[0].event.path, safe='')[:200]}.hg")
-                if save_changesets(repositories, repository, min(entry.first for entry in unsent), file):
+                if save_changesets(repositories, repository, min(map(_find_first, unsent)), file):
                     click.echo(f"  in a clone from the new master: hg unbundle {shlex.quote(file)} && hg push")
         except (ReplicationError, TornRecord, OSError) as error:
             unreadable += 1
@@ -62,6 +63,15 @@ def command(config: Config, output: str) -> None:
     click.echo(f"{count} events were not sent", err=True)
     if unreadable:
         raise Refused(f"{unreadable} repositories could not be read; look at each before you remove anything")
+
+
+def _find_first(entry: Entry) -> int:
+    """Return the number from which on the changesets may be those of this event or of one behind it.
+
+    An event such as a rename adds none. A strip gives other numbers to those of the events before it.
+    """
+    adds_none = entry.needs is MirrorNeeds.NOTHING and entry.event.type is not Type.STRIPPED
+    return entry.event.after.length if adds_none else entry.first
 
 
 def _describe(entry: Entry) -> str:
