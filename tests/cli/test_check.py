@@ -72,7 +72,7 @@ def test_a_master_on_a_disk_that_ignores_case_is_refused(master: Path, words: li
     )
     assert done.returncode == 78, done.stderr
     last = done.stderr.splitlines()[-1]
-    assert f"x.toml: relay.roots: {root} is on a disk that takes names for one that differ only in case" in last
+    assert f"x.toml: relay.roots: {root} is on a disk that does not distinguish names that differ only in case" in last
 
 
 def said(master: Path, *words: str) -> tuple[int, str]:

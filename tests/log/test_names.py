@@ -15,7 +15,9 @@ def test_a_disk_that_ignores_case_is_refused_in_one_line(tmp_path: Path) -> None
     root = ignore_case(tmp_path / "root")
     with pytest.raises(BadConfig) as refused:
         expect_exact_names(str(root), "relay.roots")
-    assert str(refused.value).startswith(f"relay.roots: {root} is on a disk that takes names for one that differ")
+    assert str(refused.value).startswith(
+        f"relay.roots: {root} is on a disk that does not distinguish names that differ"
+    )
     assert "\n" not in str(refused.value)
 
 

@@ -53,7 +53,7 @@ def test_a_mirror_that_cannot_move_from_state_to_root_is_refused(
 def test_a_mirror_on_a_disk_that_ignores_case_is_refused(tmp_path: Path) -> None:
     root = ignore_case(tmp_path / "root")
     refused = refusal(MirrorSettings(name="alpha", root=str(root)))
-    assert refused.startswith(f"mirror.alpha.root: {root} is on a disk that takes names for one")
+    assert refused.startswith(f"mirror.alpha.root: {root} is on a disk that does not distinguish names")
 
 
 def refusal(settings: MirrorSettings) -> str:

@@ -326,7 +326,7 @@ def test_a_setting_of_the_master_that_a_mirror_does_not_know_is_a_note() -> None
     expected = Expectations(destinations=("lines",), mirrors=("alpha",))
     [note] = make_summary(made.picture(), made.clock.now(), expected).notes
     assert note == (
-        f"mirror alpha does not know whether the master is publishing, and is not, in {made.chain.path}; "
+        f"mirror alpha does not know whether the master is publishing, and does not publish, in {made.chain.path}; "
         "to have it follow the master, push to them, or run hg replicatesync in them there"
     )
     made.ack(3)

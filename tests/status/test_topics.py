@@ -89,8 +89,8 @@ def test_settings_that_can_lose_records_are_one_warning_each() -> None:
     assert texts(picture) == [
         "WARNING: topics events, notices: message.timestamp.type is CreateTime, must be LogAppendTime: the clock of a client "
         "decides when records are removed and which service seems silent; for the remedy: vcsreplicator topics check",
-        "WARNING: topic events: max.message.bytes is 1048588, must be 8388608: a repository waits about which a "
-        "larger record has to be written, and large pushes lose their bundle; for the remedy: vcsreplicator topics check",
+        "WARNING: topic events: max.message.bytes is 1048588, must be 8388608: a repository that needs a "
+        "larger record waits, and large pushes lose their bundle; for the remedy: vcsreplicator topics check",
     ]
 
 

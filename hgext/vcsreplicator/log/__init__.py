@@ -106,10 +106,10 @@ POLICIES = frozenset({"cleanup.policy", "compacted"})
 # Other settings that can lose or delay records, and how.
 RISKS = {
     "message.timestamp.type": "the clock of a client decides when records are removed and which service seems silent",
-    "max.message.bytes": "a repository waits about which a larger record has to be written, and large pushes lose their bundle",
-    "unclean.leader.election.enable": "a broker that lacks records may lead, and these are lost",
-    "min.insync.replicas": "records that too few brokers have count as durable, and may be lost with these",
-    "replicas": "records may be lost with fewer brokers than they should survive",
+    "max.message.bytes": "a repository that needs a larger record waits, and large pushes lose their bundle",
+    "unclean.leader.election.enable": "a broker that lacks records may become the leader, and these records are lost",
+    "min.insync.replicas": "records that too few brokers have count as durable, and may be lost with those brokers",
+    "replicas": "the loss of fewer brokers than intended may lose records",
 }
 
 

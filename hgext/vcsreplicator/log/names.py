@@ -24,6 +24,6 @@ def expect_exact_names(folder: str, where: str) -> None:
         os.rmdir(made)
         if is_folding:
             raise BadConfig(
-                f"{where}: {folder} is on a disk that takes names for one that differ only in case or Unicode form: "
-                "expected a disk that tells them apart"
+                f"{where}: {folder} is on a disk that does not distinguish names that differ only in case or Unicode form: "
+                "expected one that does"
             )

@@ -74,8 +74,8 @@ def find_unread(picture: Picture, now: float, wanted: Sequence[str] | None) -> I
         if abs(now - since) > DAY or (wanted is not None and name not in wanted):
             continue
         text = (
-            f"destination {name} lost up to {count} notices, which left the log before it read them ({format_since(since, now)}); "
-            "its receivers must ask json-pushes for what they lack, and notices need a longer retention (docs/log.md): "
+            f"destination {name} lost up to {count} notices, which expired before it read them ({format_since(since, now)}); "
+            "its receivers must get what they lack from json-pushes, and the topic notices needs a longer retention (docs/log.md): "
             "vcsreplicator errors list"
         )
         yield Finding(level=Severity.CRITICAL, text=text, command="vcsreplicator errors list", entry=LATE)

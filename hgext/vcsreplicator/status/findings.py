@@ -82,13 +82,13 @@ def find_all_notes(picture: Picture, now: float, expected: Expectations) -> tupl
 def _note_rejects(picture: Picture) -> Iterator[str]:
     """Yield the note on rejects.
 
-    They stay until they expire, also those that an operator has dealt with.
+    They stay until they expire, including those that an operator has dealt with.
     """
     if picture.errors:
         count = f"{picture.errors} rejects are" if picture.errors > 1 else "1 reject is"
         yield (
-            f"{count} in topic errors: vcsreplicator errors list; once the reason is gone, send a message to its destination again "
-            "with vcsreplicator replay, one of the decoder with vcsreplicator errors retry NUMBER --yes"
+            f"{count} in topic errors: vcsreplicator errors list; once the cause is gone, send messages to a destination again "
+            "with vcsreplicator replay, documents to the decoder with vcsreplicator errors retry NUMBER --yes"
         )
 
 
@@ -111,7 +111,7 @@ def _find_forked(picture: Picture, now: float, reported: Sequence[Finding]) -> l
     if not forked:
         return []
     verb = "is" if len(forked) == 1 else "are"
-    cause = "the log got events of another history (from a copy, a restored master, or a second relay?)"
+    cause = "the log received events of another history (from a copy, a restored master, or a second relay?)"
     way_out = "stop what sends them, then run `hg replicateadopt` where the history is right (docs/push.md, Forks)"
     times = [state.forked_at for state in forked if state.forked_at is not None]
     since = f" ({format_since(min(times), now)})" if times else ""

@@ -251,7 +251,7 @@ def _note_assumed(picture: Picture, now: float) -> Iterator[str]:
     for name in sorted(paths):
         way_out = "to have it follow the master, push to them, or run hg replicatesync in them there"
         where = name_paths(sorted(paths[name]))
-        yield f"mirror {name} does not know whether the master is publishing, and is not, in {where}; {way_out}"
+        yield f"mirror {name} does not know whether the master is publishing, and does not publish, in {where}; {way_out}"
 
 
 def _note_deactivated(picture: Picture, mirror: rosters.Mirror) -> Iterator[str]:

@@ -188,7 +188,7 @@ def _parse_property(name: str, text: str) -> tuple[str, Any]:
     """Parse a property of the client, in the type of its default."""
     known = {**KafkaAdminClient.DEFAULT_CONFIG, **KafkaConsumer.DEFAULT_CONFIG, **KafkaProducer.DEFAULT_CONFIG}
     if name in FIXED:
-        raise BadConfig(f"log: option {name}: cannot be changed, the promises of the log rest on it")
+        raise BadConfig(f"log: option {name}: cannot be changed, the promises of the log depend on it")
     if name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile") and not Path(text).is_file():
         raise BadConfig(f"log: option {name}: expected a file, {text} is none")
     if name not in known:

@@ -17,7 +17,7 @@ _PATIENCE = 10.0
 
 
 def copy_database(source: str, target: str) -> None:
-    """Copy the database at one instant, also while services write, into the new file `target`.
+    """Copy the database at one instant, even while services write, into the new file `target`.
 
     The copy needs no other file, and only its owner may read it. Raises OSError, Unavailable if the database is damaged or
     locked, and BadConfig for a journal that names another file.
