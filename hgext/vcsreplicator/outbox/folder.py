@@ -29,7 +29,10 @@ _READ_IN_PARTS = (".i", ".d", ".nd", ".log", ".db", ".sqlite", "-journal", "-wal
 
 @contextlib.contextmanager
 def open_below(top: str, folders: Iterable[str]) -> Iterator[int]:
-    """Open folder after folder below `top`, and give the last one open; raise OSError for a link in place of one."""
+    """Open folder after folder below `top`, and give the last one open.
+
+    Raises OSError for a link in place of one.
+    """
     opened = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with walk(opened, folders) as place:
@@ -94,9 +97,10 @@ def refuse_repository_pipes(folder: str) -> None:
 
 
 def refuse_endless_files(folder: str) -> None:
-    """Raise OSError for a file of a repository that Mercurial would read whole, larger than any that it writes.
+    """Raise OSError for a file too large for Mercurial to read whole.
 
     An account may make one that takes no room on the disk, and exhausts the memory of the process that opens the repository.
+    Mercurial writes none so large.
     """
     for part in _CONTROL_FOLDERS:
         with contextlib.suppress(FileNotFoundError, PermissionError), os.scandir(os.path.join(folder, part)) as entries:

@@ -171,10 +171,10 @@ def ask_within(
     pause: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> _Answer:
-    """Return what a question answers that may take `patience` seconds.
+    """Ask a question that may take `patience` seconds, and return its answer.
 
-    If it is False after all of these, this process asks no question at that `place` for longer than a glance, for `pause` seconds
-    or until an answer is True.
+    If the answer is False after all this time, the process gives each question at that `place` no more than a glance, for `pause`
+    seconds or until an answer is True.
     """
     begin = clock()
     is_paused = begin < _ends.get(place, begin)

@@ -38,9 +38,9 @@ class StateWatch:
     """Follows the topic `state` in a thread of its own.
 
     It remembers the relay's own events, since the aggregator may see them late. It calls `on_state`, which must not raise, with
-    each state once `state` returns it: with all of them after the first reading, and after each rereading that a failure requires.
-    Before such a rereading is handed on, it calls `on_answer`: the log answers again. `on_report` gets each other record of
-    `services` than a promotion.
+    each state once `state` returns it: with all of them after the first reading, and after each rereading that a failure
+    requires. Before such a rereading is handed on, it calls `on_answer`: the log answers again. `on_report` gets each record of
+    `services` that is no promotion.
     """
 
     def __init__(self, log: Log, stop: threading.Event) -> None:
@@ -110,7 +110,7 @@ class StateWatch:
         return fork_of_former(self._promotion, source)
 
     def has_ended(self, fork: Fork, source: str) -> bool:
-        """Return whether a promotion caused this fork, and this master goes on since, as far as read."""
+        """Return whether a promotion caused this fork and was taken back since, as far as read."""
         return has_ended(fork, self._promotion, source)
 
     def state(self, repository: str) -> RepositoryState | None:

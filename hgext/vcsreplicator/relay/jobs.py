@@ -130,7 +130,7 @@ class RepositoryJobs:
     def _is_forked(self, folder: str, box: Outbox) -> bool:
         """Return whether nothing of this outbox may be sent.
 
-        Marks a new fork, so that the repository refuses pushes, until the master goes on that a promotion had replaced.
+        Marks a new fork, so that the repository refuses pushes. Removes the mark of a promotion that was taken back.
         """
         fork = self._watch.fork(box) or self._watch.successor(self._sender.source)
         fork = fork or fork_behind(box) or self._find_other(folder, box)

@@ -30,9 +30,10 @@ def read_master(log: Log) -> MasterRecord | None:
 
 
 def fork_of_former(newest: MasterRecord | None, source: str) -> Fork | None:
-    """Return why all repositories of a master refuse pushes: a promotion replaced it; None if none did.
+    """Return why a promotion makes all repositories of a master refuse pushes.
 
-    Pushers read the reason on their terminals, so that it has no control characters, and only the beginning of a long source.
+    None if no promotion replaced it. Pushers read the reason on their terminals, so it has no control characters, and only the
+    beginning of a long source.
     """
     if newest is None or source not in newest.replaces:
         return None
@@ -40,9 +41,9 @@ def fork_of_former(newest: MasterRecord | None, source: str) -> Fork | None:
 
 
 def has_ended(fork: Fork, newest: MasterRecord | None, source: str) -> bool:
-    """Return whether the master that a fork names was itself replaced since, by the master of this source.
+    """Return whether this source's master has replaced the one that a fork names.
 
-    That another promotion is the newest is not enough: a log that was restored may have lost the promotion that the fork names.
+    It is not enough that another promotion is the newest: a restored log may have lost the promotion that the fork names.
     """
     return newest is not None and newest.source == source and any(fork == _fork_from(each) for each in newest.replaces)
 
@@ -67,10 +68,10 @@ def claim(log: Log, wanted: MasterRecord, expected: MasterRecord | None) -> None
 
 
 def take_back(log: Log, source: str, sent: Mapping[int, int]) -> None:
-    """Record that this master goes on; a handover that it wrote, and a promotion that replaced it, are void from now on.
+    """Record that this master continues.
 
-    `sent` has, by partition, the offset of the newest event that this master sent. Raises Refused if the new master has sent an
-    event after it: then nothing is lost only if the new master remains.
+    Its handover, and a promotion that replaced it, are void from now on. `sent` has, by partition, the offset of the newest event
+    that this master sent. Raises Refused if the new master has sent an event after it: then only the new master has everything.
     """
     known = read_master(log)
     former = frozenset[str]() if known is None else frozenset({*known.replaces, known.source}) - {source}

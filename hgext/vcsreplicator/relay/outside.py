@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The relay's watch for changes that a Mercurial without the extension, or an administrator, made.
+"""The relay's watch for changes made without the extension, and for damage.
 
-Mirrors lack changesets until the next change announces them. Each push is refused if changesets were lost, or the pushlog is older,
-and fails or does harm if the files of the history are damaged. All these are troubles. Moves of bookmarks and phases alone are not
-found, nor a file of phases that was emptied.
+Mirrors lack changesets that a Mercurial without the extension added, until the next change announces them. Pushes are refused if
+changesets were lost or the pushlog is older, and fail or do harm if files of the history are damaged. Each of these is a trouble. A
+move of bookmarks or phases alone is not noticed, nor is a file of phases that was emptied.
 """
 
 import os
@@ -53,10 +53,11 @@ class OutsideWatch:
     def find(
         self, folders: Iterable[str], now: float, *, quiet: Collection[str] = frozenset()
     ) -> Iterator[ServiceTrouble]:
-        """Yield the troubles of these repositories; of the `quiet` ones no folder has changed meanwhile.
+        """Yield the troubles of these repositories.
 
-        A repository is opened only if a file differs from that of the last sound one. Those opened longest ago come
-        first, so that many unsound ones, or those never opened after a start, do not keep the others from their turn.
+        In the `quiet` ones no folder has changed meanwhile. A repository is opened only if a file differs from when it was last
+        sound. The repositories opened longest ago come first, so that many unsound ones, or many not opened since a start, do not
+        keep the others waiting.
         """
         there, opened = dict.fromkeys(folders, _NEVER), Counter[tuple[bool, bool]]()
         known = {folder: last for folder, last in self._compared.items() if folder in there}
@@ -75,7 +76,7 @@ class OutsideWatch:
                 del self._compared[folder]
                 self._compared[folder] = _, is_changed, refusal = self._compare_repository(folder, seen, former)
             if is_changed and not refusal:
-                what = "was changed without the extension, and mirrors lack that until the next push"
+                what = "was changed without the extension, and mirrors lack the change until the next push"
                 text = f"{folder}: {what}; announce it now: hg -R {shlex.quote(folder)} replicatesync"
                 yield ServiceTrouble(text=text, since=now)
             if refusal:
@@ -96,15 +97,16 @@ class OutsideWatch:
         try:
             refusal = self._port.find_refusal(folder)
         except Exception as error:
-            logger.debug("not looked at for damage", folder=folder, reason=str(error))
+            logger.debug("not examined for damage", folder=folder, reason=str(error))
             seen = ()
         return seen, True if is_changed is None and was_changed else is_changed, refusal
 
 
 def _observe_files(folder: str, known: _Seen) -> _Seen:
-    """Look at the files of a repository, of a quiet one with `known` files not at RARELY_SEEN, nor for a missing `pushlog2.db`.
+    """Look at the files of a repository.
 
-    So damage to them in their place is seen when the repository is no longer quiet, at the latest in its turn.
+    In a quiet one with `known` files, leave out RARELY_SEEN and a missing `pushlog2.db`: damage to these files is seen once the
+    repository is no longer quiet, at the latest in its turn.
     """
     store, is_missing = f"{folder}/.hg/store", bool(known) and known[-1] is None
     older = None if is_missing else _observe_file(f"{folder}/.hg/pushlog2.db")

@@ -237,9 +237,9 @@ def _add_failure(trouble: ServiceTrouble, failure: Failure | None, now: float) -
 
 
 def _describe_failure(folder: str, job: Job, what: str, failure: Failure | None, now: float) -> ServiceTrouble | None:
-    """Describe a job that fails, or is busy for SILENT seconds; None for another.
+    """Describe a job that fails, or has been busy for SILENT seconds; else None.
 
-    A failure is urgent after as long.
+    A failure becomes urgent after the same time.
     """
     if failure is None or failure.job is not job:
         return None
@@ -254,7 +254,7 @@ def _describe_failure(folder: str, job: Job, what: str, failure: Failure | None,
 def _report_unreadable(folder: str, error: OSError, now: float, *, is_root: bool = False) -> ServiceTrouble:
     """Describe a folder that cannot be read, and the command that gives the right.
 
-    Only in a folder with `.hg` it is certain that a repository is there; below a root there may be what other users own.
+    Only a folder with `.hg` is certainly a repository; below a root there may be folders of other users.
     """
     reason, quoted = f"{error.strerror}: {error.filename}", shlex.quote(folder)
     if "/.hg" in str(error.filename):
@@ -268,7 +268,7 @@ def _report_unreadable(folder: str, error: OSError, now: float, *, is_root: bool
 
 def _report_failed_look(folder: str, error: Exception, now: float) -> ServiceTrouble:
     logger.error("look at a repository failed", folder=folder, kind=type(error).__name__, reason=str(error))
-    text = f"{folder}: cannot be looked at: {str(error) or type(error).__name__}; look who wrote there"
+    text = f"{folder}: cannot be examined: {str(error) or type(error).__name__}; find out who wrote there"
     return ServiceTrouble(text=text, since=now, is_urgent=True)
 
 

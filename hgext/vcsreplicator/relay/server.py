@@ -188,11 +188,13 @@ class Server:
             return
         except OSError as error:
             if not self._is_full:
-                logger.error("no connection can be taken, pushes go on without the relay's word", reason=str(error))
+                logger.error(
+                    "no connection can be accepted, pushes continue without the relay's answer", reason=str(error)
+                )
             self._is_full = True
             return
         if self._is_full:
-            logger.info("connections are taken again")
+            logger.info("connections are accepted again")
         self._is_full = False
         if not self._socket.is_admitted(connection):
             logger.warning("peer refused", uid=read_peer(connection)[0])

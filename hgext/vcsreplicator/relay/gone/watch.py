@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The relay's watch for repositories that were removed by hand.
 
-It reports them. With `removed = "announce"` it also writes their deletion into the log, but only of a repository that was removed
-before its eyes: the round before saw it, and the folder left above it is still the same, on the file system of the
-repository. Then it makes a note, the empty file `ROOT/.vcsreplicator/removed/ID`, so that a restart does not forget it. An
-unmounted root hides its notes too. Killed before the note, the relay only reports the repository. Killed behind the deletion, it
-finds that in the log, and writes no second one.
+It reports them. With `removed = "announce"` it also writes their deletion into the log, but only of a repository that it saw go:
+the previous round saw the repository, and the folder that is left above it is still the same, on the repository's file system.
+Then it makes a note, the empty file `ROOT/.vcsreplicator/removed/ID`, so that a restart does not forget it. An unmounted root
+hides its notes too. Killed before the note, the relay only reports the repository. Killed behind the deletion, it finds that in
+the log, and writes no second one.
 """
 
 import os
@@ -57,8 +57,8 @@ class GoneWatch:
     def find(self, found: RelayRound, now: float, *, is_shared: bool) -> list[ServiceTrouble]:
         """Return the troubles of repositories that are gone, and of unmounted folders.
 
-        What may be in such a folder is not gone, nor is what the aggregator has not seen leave yet. If the relay's source is shared
-        with another relay (`is_shared`), the repositories may be that one's: no deletion is written.
+        A repository that may be in such a folder is not gone, nor is one whose departure the aggregator has not seen yet. If
+        another relay has the same source (`is_shared`), the repositories may be its own, so no deletion is written.
         """
         settings, states, before = self._settings, self._watch.states(), self._since
         staying = {name: state for name, state in states.items() if not self._watch.has_departed(state)}
