@@ -78,7 +78,7 @@ def mirror_without_seal(on_call: OnCall, entry: Entry) -> None:
         run(on_call, "roster", "add-key", "beta", other)
         run(on_call, "roster", "remove-key", "beta", own, "--yes")
         said_by_check(
-            on_call, "mirror without seal beta: nothing that it wrote is sealed by a key that it has in the roster"
+            on_call, "mirror without seal beta: nothing that it wrote is sealed with a key that the roster has for it"
         )
         on_call.push(name)
         assert entry.do("vcsreplicator key MIRROR", MIRROR="beta").strip() == own

@@ -39,7 +39,7 @@ STEPS = {
     NO_GATING: "activate or add a mirror (`vcsreplicator roster list`), or: vcsreplicator roster allow-empty yes --yes",
     NEWER: "upgrade the aggregator",
     BROKEN: "keep the log lines of the aggregator, then upgrade it, or: systemctl restart vcsreplicator-aggregator",
-    LOST: "they get no notice; run `hg replicatesync` in it on the master: mirrors then copy what they lack",
+    LOST: "they get no notice; run `hg replicatesync` in the repository on the master: mirrors then copy what they lack",
     MISSING: (
         "mirrors have them, so the log lost its newest records; a running relay sends again what the outboxes keep; if the master "
         "was restored too, see docs/operating.md"
@@ -59,7 +59,7 @@ SUCCESSORS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """One alarm; equal while the same thing goes on, though its numbers change.
+    """One alarm; equal while the same condition lasts, even if its numbers change.
 
     Numbers of a silent mirror: `seconds` without a heartbeat, `lag` events that it has not applied, `held` notices that wait
     for it. All others: `held` events, or `lost` or `missing` ones, of how many `repositories`; `paths` names some of these. A
@@ -250,13 +250,13 @@ def alarm_seals(foreign: Mapping[str, ForeignRecord], unsealed: Iterable[str]) -
         story = (
             f"another program wrote records in its name under {len(found)} keys, the newest under {key[:100]} "
             f"at offset {newest.offset} of acks, {written} UTC; they do not count, and {then}; "
-            "on Kafka, the broker's log of its authorizer names the user"
+            "on Kafka, the authorizer's log on the broker names the user"
         )
         yield Alarm(kind=FOREIGN, mirror=mirror, story=story)
     for name in sorted(unsealed):
         story = (
-            "nothing that it wrote is sealed by a key that it has in the roster, so nothing of it counts; "
-            f"start it, and compare that key with what is on its machine: vcsreplicator key {name}"
+            "nothing that it wrote is sealed with a key that the roster has for it, so none of it counts; "
+            f"start it, and compare the roster's key with the one on its machine: vcsreplicator key {name}"
         )
         yield Alarm(kind=UNSEALED, mirror=name, story=story)
 

@@ -2,7 +2,7 @@
 """The gate of `acks`: a mirror with a key must have sealed its records.
 
 Kafka grants rights on topics, not on keys, so any program that may write `acks` can write a record in another mirror's name. The
-gate looks at each record before anything reads it. The newest authentic record of each key counts, also if others follow it.
+gate looks at each record before anything reads it. The newest authentic record of each key counts, even if others follow it.
 A mirror that has just got its key has sealed nothing: until its first sealed record, whose offset the roster keeps, others of it
 are passed over without an alarm.
 

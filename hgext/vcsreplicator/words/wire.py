@@ -210,7 +210,7 @@ def headers(event: Event, source: str) -> Mapping[str, str]:
 def names_of(key: str | None, headers: Mapping[str, str]) -> dict[str, str]:
     """Return the names of a record's event, from its key and headers, for a log line.
 
-    They are the repository, and `seq` and `event_id` where the headers have them: untrusted, cut, also if the record is unreadable.
+    They are the repository, and `seq` and `event_id` where the headers have them: untrusted, cut, even if the record is unreadable.
     """
     found = {"repository": key, "seq": headers.get("ce_sequence"), "event_id": headers.get(ID)}
     return {name: value[:NAME_KEPT] for name, value in found.items() if value is not None}

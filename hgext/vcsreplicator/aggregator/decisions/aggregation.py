@@ -156,7 +156,7 @@ class Aggregation:
         return self._memory.batch(may_defer=may_defer)
 
     def renew(self) -> None:
-        """Store every position with the next batch, also without a move."""
+        """Store every position with the next batch, even without a move."""
         self._memory.output.positions = dict(self.positions)
 
     def write_again(self, names: Iterable[str]) -> None:

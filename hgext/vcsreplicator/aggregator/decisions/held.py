@@ -41,7 +41,7 @@ class HeldEvent:
     def opened(self) -> Pending:
         """Return the pending record.
 
-        Raises MalformedEvent if the stored value is none, UnknownEvent if a newer aggregator stored it.
+        Raises MalformedEvent if the stored value is no pending record, UnknownEvent if a newer aggregator stored it.
         """
         if self.pending is None:
             data = shape.parse(self.value or b"", "Pending")

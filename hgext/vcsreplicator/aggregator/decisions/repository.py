@@ -100,7 +100,7 @@ class Repository:
         return newest.is_known() and newest.event.incarnation not in known
 
     def lacks(self, event: Event) -> bool:
-        """Return whether the queue lacks this event, which has no notice by the state."""
+        """Return whether the queue lacks this event, which has no notice yet."""
         state = self.state
         if not self.is_incomplete or state is None or event.incarnation != state.incarnation:
             return False
@@ -340,7 +340,7 @@ class Repository:
         return tuple(name for name in names if measure_lag(self.ack(name), seq=held.seq, released=released).is_late)
 
     def occupies(self, path: str, generation: int) -> bool | None:
-        """Return whether notices are left of a time before that generation at the path.
+        """Return whether notices from before that generation at the path are left.
 
         None means that the repository never left the path, and nothing of it waits.
         """

@@ -164,7 +164,7 @@ class Roster:
         return bool(self.requires_keys) or any(mirror.keys for mirror in self.mirrors)
 
     def mirror(self, name: str | None) -> Mirror | None:
-        """Return the mirror of this name, also a removed one; None if there is none."""
+        """Return the mirror of this name, even a removed one; None if there is none."""
         return next((mirror for mirror in self.mirrors if mirror.name == name), None)
 
     def decision(self, request: str) -> Decision | None:
