@@ -109,7 +109,7 @@ def replicateadopt(ui: Ui, repo: localrepository, yes: bool = False) -> None:
     from .master.acts import lifecycle
 
     master = _require_original(repo)
-    _confirm(ui, b"replace what mirrors have of %s by what is here" % repo.root, yes=yes)
+    _confirm(ui, b"replace what mirrors have of %s with what is here" % repo.root, yes=yes)
     newest = lifecycle.adopt(master)
     ui.status(b"this repository is %s, incarnation %s\n" % (newest.repository.encode(), newest.incarnation.encode()))
 

@@ -331,7 +331,7 @@ def test_another_incarnation_is_no_continuation_of_what_is_here(author: Author, 
             author.incarnation, author.seq, author.last, author.digest = "d" * 32, 0, None, "0" * 64
             author.event(Type.SYNC, detail={"reason": "adopted", "bootstrap": "false"})
 
-    with pytest.raises(Diverged, match="goes on as incarnation d"):
+    with pytest.raises(Diverged, match="continues as incarnation d"):
         take(repo, Wire(author, before=adopt))
     level = replicated.read(repo)
     assert level is not None

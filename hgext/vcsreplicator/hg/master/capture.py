@@ -171,8 +171,8 @@ def compare_and_begin(repo: MasterRepository, line: RelayLine | None, *, transac
     """Compare the repository with its newest event before a transaction.
 
     If it has more, another event comes first. A transaction named LIFECYCLE is not compared. `line` leads to the relay. Raises
-    Abort for a repository that must refuse changes: forked, copied, moved or damaged, without changesets that it had, or without
-    events where the log may have another one.
+    Abort for a repository that must refuse changes: it is forked, copied, moved or damaged, lost changesets, or has no events
+    although the log may have another repository at its path.
     """
     box = Outbox(repo.svfs)
     end = read_end(box)

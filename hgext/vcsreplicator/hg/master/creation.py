@@ -49,7 +49,7 @@ def _reserve_name(
 ) -> contextlib.AbstractContextManager[None]:
     """Reserve a folder's path; raises ConfigError or Abort if mirrors cannot have it.
 
-    Or not its format, which Mercurial chooses by `createopts`.
+    The same goes for its format, which Mercurial chooses by `createopts`.
     """
     configuration = settings.read(ui)
     path = configuration.wire_path(folder)

@@ -24,15 +24,15 @@ def name_share(repo: localrepository, tr: Transaction) -> None:
     """Have the journal name the share in which `tr` is made.
 
     Mercurial keeps the backups of bookmarks and of the state of the working copy in the share, but the journal in the store.
-    Rolled back through another repository, the transaction would take the bookmarks of that one away. The line that the journal
+    A rollback through another repository would remove that repository's bookmarks. The line that the journal
     gets is that of a temporary file, which never exists.
     """
-    # A name with line breaks becomes that of a share that is gone.
+    # A name with line breaks counts as a share that is gone.
     tr.registertmp(repo.path.replace(b"\n", b"") + journalled.SHARE, location=b"plain")
 
 
 def roll_back(repo: localrepository) -> None:
-    """Roll back the abandoned transaction of this store, also one of a share.
+    """Roll back the abandoned transaction of this store, including one of a share.
 
     The caller holds the lock. A share that is gone has taken its bookmarks with it. Raises Abort for a journal that no transaction
     of Mercurial writes, or that names the folder of another repository.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Changes that a master refuses by Abort, and with them the push.
+"""Changes that a master refuses, and the push with them.
 
-Mirrors could not have them, or its disk is full.
+Mirrors could not apply them, or the master's own files or disk do not allow them. Each refusal is an Abort.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class Forked(error.Abort):
 def name_full_disk(orig: Callable[..., Any], repo: localrepository, cg: Any, *arguments: Any) -> Any:
     """Wrap `exchange.unbundle`: turn the error of a full disk into Abort.
 
-    Mercurial answers Abort so that the client can read it. The relay gets each refusal for which the server's files are the reason.
+    Mercurial sends an Abort in a form that the client can read. The relay learns of each refusal that the server's files
+    cause.
     """
     try:
         return orig(repo, cg, *arguments)
@@ -74,7 +75,7 @@ def name_full_disk(orig: Callable[..., Any], repo: localrepository, cg: Any, *ar
         if not isinstance(problem, OSError) or problem.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         refusal = error.Abort(NO_ROOM)
-        # The form in which the client reads it: an error of the rollback does not have it.
+        # The form that the client can read, which an error of the rollback does not have.
         refusal.duringunbundle2 = isinstance(cg, bundle2.unbundle20)
         raise refusal from problem
 
@@ -104,7 +105,7 @@ def describe(problem: Exception) -> str:
 
 
 def refuse_odd_markers(markers: list[_Marker]) -> None:
-    """Raise Abort for a marker that reads back from disk as another one."""
+    """Raise Abort for a marker that would read back from disk as a different one."""
     for _precursor, _successors, _flags, _metadata, (seconds, zone), _parents in markers:
         if zone % 60 or not math.isfinite(seconds):
             raise error.Abort(
@@ -114,7 +115,7 @@ def refuse_odd_markers(markers: list[_Marker]) -> None:
 
 
 def refuse_odd_phases(tr: Transaction) -> None:
-    """Raise Abort for a phase above secret: mirrors would have another."""
+    """Raise Abort for a phase above secret: mirrors would have a different one."""
     for revs, (_old, new) in tr.changes[b"phases"]:
         if revs and new not in observe.PHASES:
             raise error.Abort(
@@ -126,7 +127,8 @@ def refuse_odd_phases(tr: Transaction) -> None:
 def refuse_odd_bookmarks(repo: localrepository, changes: Changes) -> None:
     """Raise Abort for a bookmark that Mercurial's files would not keep.
 
-    It may be one at a changeset that is not here: Mercurial passes such a line over when it reads the file, and drops it later.
+    This includes a bookmark at an unknown changeset: Mercurial ignores such a line when it reads the file, and drops it
+    later.
     """
     has_node = repo.unfiltered().changelog.index.has_node
     for bookmark in changes.bookmarks:
@@ -146,7 +148,7 @@ def refuse_odd_bookmarks(repo: localrepository, changes: Changes) -> None:
 def refuse_fork(box: Outbox, *, is_empty: bool = False) -> None:
     """Raise Abort while the log has another history than this outbox.
 
-    An outbox that `is_empty` may have lost what was sent; it is not left to the relay to see that later.
+    An outbox that `is_empty` may have lost sent events, which the relay would notice too late.
     """
     try:
         fork = box.fork()
@@ -163,7 +165,7 @@ def refuse_fork(box: Outbox, *, is_empty: bool = False) -> None:
 def refuse_cut_changelog(repo: localrepository) -> None:
     """Raise Abort unless the newest changeset can be read.
 
-    In a file of contents that was cut, the next changeset would be elsewhere than the index says.
+    If the file of contents was cut, the next changeset would not be where the index says.
     """
     changelog = repo.unfiltered().changelog
     try:
@@ -176,7 +178,7 @@ def refuse_cut_changelog(repo: localrepository) -> None:
 def refuse_lost_history(repo: localrepository, before: Tip) -> None:
     """Raise Abort unless the changelog begins as the newest event left it.
 
-    The next event would have all mirrors drop what is missing.
+    Otherwise the next event would make all mirrors drop what is missing.
     """
     if (lost := find_lost_history(repo, before)) is not None:
         raise error.Abort(
@@ -185,7 +187,10 @@ def refuse_lost_history(repo: localrepository, before: Tip) -> None:
 
 
 def find_lost_history(repo: localrepository, before: Tip) -> str | None:
-    """Say what the changelog has lost since the newest event, which left it like this; None if it begins with all of that."""
+    """Say what the changelog has lost since the newest event; None if nothing.
+
+    `before` is the tip that the event left.
+    """
     if observe.begins_with(repo, before.length, before.node):
         return None
     now = observe.tip(repo)
@@ -196,9 +201,9 @@ def find_lost_history(repo: localrepository, before: Tip) -> str | None:
 
 
 def read_copied(repo: localrepository) -> Fork | None:
-    """Read whose history this store has as a mirror's copy; None if it is no such copy.
+    """Read whose history this store has, if it is a mirror's copy; else None.
 
-    The fork names no repository if its checkpoints cannot be read.
+    The fork names no repository if the copy's checkpoints cannot be read.
     """
     if not repo.svfs.exists(REPLICA_FILE):
         return None
@@ -219,10 +224,10 @@ def read_copied(repo: localrepository) -> Fork | None:
 
 
 def refuse_unknown_place(repo: MasterRepository, line: RelayLine | None, *, is_requested: bool) -> None:
-    """Raise Abort for a repository without events, unless none can be in the log at its path.
+    """Raise Abort for a repository without events if the log may have one at its path.
 
-    The relay is asked, or the log where pushes send their events themselves. What a mirror had is refused without a question. An
-    event that an operator requested needs no answer: the relay compares the repository before it sends anything.
+    Asks the relay, or the log if pushes send their events themselves. A mirror's copy is refused without a question. An event that
+    an operator requested needs no answer: the relay compares the repository before it sends anything.
     """
     settings, box = repo.replication_settings, Outbox(repo.svfs)
     fork = read_copied(repo)
@@ -288,8 +293,8 @@ def _is_log_available(line: RelayLine | None, settings: ExtensionSettings) -> bo
 def fitting(entry: Entry) -> Entry:
     """Return the entry, made to fit into one record of the log.
 
-    The markers' descriptions go if one record of the log cannot hold the event otherwise. Raises Abort if it is too large even
-    so, or if the outbox could not read it back even without its connection: a marker may carry any number of notes.
+    Drops the markers' descriptions if one record of the log cannot hold the event otherwise. Raises Abort if it is still too
+    large, or if the outbox could not read it back even without its connection: a marker may carry any number of notes.
     """
     if len(to_json(entry)) <= EVENT_LIMIT:  # which includes the event's own
         return entry

@@ -24,7 +24,7 @@ LOST = b"the replication log lost events %d to %d, which are no longer kept: an 
 def send_now(repo: "MasterRepository", patience: float) -> bool:
     """Send all unsent events; return whether all were sent within `patience` seconds.
 
-    What is not sent stays in the outbox. Another thread does the work, so that the push goes on if the log hangs.
+    What is not sent stays in the outbox. Another thread does the work, so that the push continues if the log hangs.
     """
     done: list[bool] = []
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .capture import Capture
     from .repository import MasterRepository
 
-# Transactions that are kept and sent later also with `unavailable = refuse`: the rest of their act is done already.
+# Transactions that are kept and sent later even with `unavailable = refuse`: the rest of their act is done already.
 KEPT = (LIFECYCLE, creation.TRANSACTION)
 
 
@@ -104,7 +104,7 @@ def _close(line: RelayLine | None) -> None:
 def announce_creation(repo: localrepository) -> None:
     """Write the first event of a repository, unless a clone holds the lock.
 
-    A failure is a warning: the repository is made, and has its first event later, from the relay's scan or the next change.
+    A failure is only a warning: the repository exists, and the relay's scan or the next change writes its first event.
     """
     try:
         with repo.lock(wait=False), repo.transaction(creation.TRANSACTION):

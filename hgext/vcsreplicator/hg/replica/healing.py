@@ -88,7 +88,7 @@ def bring_up(repo: localrepository, url: str, repository: str, settings: MirrorS
     with locked(repo):
         checkpoint = replicated.read(repo)
         if checkpoint is None or checkpoint.repository != repository:
-            raise place.Busy(f"{os.fsdecode(repo.root)}: the repository left at the same moment")
+            raise place.Busy(f"{os.fsdecode(repo.root)}: the repository was moved away at the same moment")
         return snapshot.take(repo, url, now=now, timeout=settings.master_timeout)
 
 

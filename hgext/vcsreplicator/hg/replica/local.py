@@ -57,7 +57,7 @@ class LocalRepository:
         with place.hold(self.folder) as held:
             found = scan.inspect(self.folder)
             if found is None or not found.is_of(self.checkpoint.repository):
-                raise place.Busy(f"{self.folder}: the repository left at the same moment")
+                raise place.Busy(f"{self.folder}: the repository was moved away at the same moment")
             yield held
 
     def _set_found(self, found: FoundRepository | None) -> None:

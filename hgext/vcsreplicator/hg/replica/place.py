@@ -94,7 +94,7 @@ def hold(folder: str) -> Iterator[LockedPlace]:
         held = lock.lock(_open_vfs(place), b"wlock", timeout=0, desc=os.fsencode(folder))
     except error.LockUnavailable as problem:
         if problem.errno == errno.ENOENT:
-            raise Busy(f"{folder}: the repository left at the same moment") from problem
+            raise Busy(f"{folder}: the repository was moved away at the same moment") from problem
         raise
     with held:
         yield LockedPlace(folder, held)
@@ -130,7 +130,9 @@ def _raising_busy(target: str) -> Iterator[None]:
         yield
     except OSError as problem:
         if problem.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
-            raise Busy(f"{target}: another repository moves there, or left, at the same moment") from problem
+            raise Busy(
+                f"{target}: another repository is being moved there, or was moved away, at the same moment"
+            ) from problem
         raise
 
 

@@ -235,7 +235,7 @@ def _expect_history(repo: localrepository, state: _MasterState) -> None:
     """Raise Diverged if the master goes on with another incarnation."""
     checkpoint = replicated.read(repo)
     if checkpoint is not None and checkpoint.incarnation != state.level.incarnation:
-        raise Diverged(f"the master goes on as incarnation {state.level.incarnation}")
+        raise Diverged(f"the master continues as incarnation {state.level.incarnation}")
 
 
 def _pull(repo: localrepository, peer: IPeer, after: Tip) -> None:

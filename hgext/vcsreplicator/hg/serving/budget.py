@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What one request may use of the machine; the kernel sees to it.
 
-A worker that exceeds its processor time is ended by SIGXCPU, also in a loop of C. Memory beyond its budget is refused to it. It
+A worker that exceeds its processor time is ended by SIGXCPU, even in a loop of C. Memory beyond its budget is refused to it. It
 ends with its server. Once a request opens a transaction, which only a permitted push does, none of this holds: half a push is worse
 than a long one.
 """
