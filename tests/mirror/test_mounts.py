@@ -89,7 +89,7 @@ def test_a_mirror_on_an_empty_root_ends_until_its_root_is_mounted(bench: Bench, 
     away = unmount(bench)
     (bench.root / "lost+found").mkdir()
     expected = (
-        f"mirror.alpha.root: {bench.root} is empty, but by the log this mirror has 1 repository: mount its file system; "
+        f"mirror.alpha.root: {bench.root} is empty, but according to the log this mirror has 1 repository: mount its file system; "
         "if its disk is lost, run: vcsreplicator bootstrap alpha"
     )
     for _ in range(2):  # the second start finds what the first one made
@@ -112,7 +112,7 @@ def test_an_emptied_root_heals_where_the_last_heartbeat_came_from(
     bench.root.mkdir()
     numbers[bench.root.stat().st_ino] = number
     if number != 7:
-        with pytest.raises(Unavailable, match="is empty, but by the log"), bench.mirror():
+        with pytest.raises(Unavailable, match="is empty, but according to the log"), bench.mirror():
             pass
         assert content(bench.root) == set()
         return
@@ -133,7 +133,7 @@ def test_an_empty_mount_point_may_have_files_and_the_state_folder(
     if left:
         (bench.root / left).touch()
     with (
-        pytest.raises(Unavailable, match="is empty, but by the log this mirror has 1 repository: "),
+        pytest.raises(Unavailable, match="is empty, but according to the log this mirror has 1 repository: "),
         bench.mirror(state=state and f"{bench.root}/{state}"),
     ):
         pass
@@ -166,7 +166,7 @@ def test_a_refused_bootstrap_allows_no_mirror_to_fill_an_empty_root(bench: Bench
     unmount(bench)
     with pytest.raises(Refused):
         bootstrap(bench.settings(), bench.log, BootstrapSettings(), ask=refuse, report=print, stop=threading.Event())
-    with pytest.raises(Unavailable, match="is empty, but by the log"), bench.mirror():
+    with pytest.raises(Unavailable, match="is empty, but according to the log"), bench.mirror():
         pass
     assert content(bench.root) == set()
 

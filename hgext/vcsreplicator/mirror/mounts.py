@@ -57,7 +57,7 @@ class MountedRoot:
             return
         repositories = "1 repository" if had == 1 else f"{had} repositories"
         raise Unavailable(
-            f"mirror.{settings.name}.root: {settings.root} is empty, but by the log this mirror has {repositories}: "
+            f"mirror.{settings.name}.root: {settings.root} is empty, but according to the log this mirror has {repositories}: "
             f"mount its file system; if its disk is lost, run: vcsreplicator bootstrap {settings.name}"
         )
 
@@ -90,7 +90,7 @@ class MountedRoot:
                 return
             raise Unavailable(
                 f"mirror.{self._settings.name}.root: {self._settings.root} is another folder than at the start: was its file "
-                "system mounted or unmounted? A start reads anew what is there"
+                "system mounted or unmounted? A restart reads what is there now"
             )
 
 

@@ -197,7 +197,7 @@ def _adopt_found(
     inbox: "queue.SimpleQueue[SupervisorMessage]",
     stop: threading.Event,
 ) -> bool:
-    """Take what is on the disk, and keep no other list of it; return False if stopped."""
+    """Take over what is on the disk, keeping no other list of it; return False if stopped."""
     found = _scan(pool, inbox, stop)
     if found is None:
         return False
@@ -285,7 +285,7 @@ def _expect_one_mount(settings: MirrorSettings) -> None:
 def _open_seals(
     settings: MirrorSettings, table: Table, root: MountedRoot
 ) -> tuple[OwnSeals, dict[str, Record], set[str]]:
-    """Return the seals of this mirror, its acks by key, and the repositories whose ack must be written again.
+    """Return this mirror's seals, its acks by key, and repositories to acknowledge again.
 
     Raises Unavailable if the root is empty, but acks in the mirror's name say that it had repositories.
     """

@@ -227,9 +227,7 @@ def test_a_mirror_of_the_roster_becomes_no_backup_and_is_told_how(bench: Bench) 
     ask_for_mirror(bench.log, Verb.ADD, NAME, None, backup=False, wait=PATIENCE)
     done = subprocess.run(run, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
-    refusal = (
-        f"{NAME} is in the roster and no backup; to make it one: vcsreplicator roster remove {NAME} --yes, then run"
-    )
+    refusal = f"{NAME} is in the roster, but not as a backup; to make it one: vcsreplicator roster remove {NAME} --yes, then run"
     assert refusal in done.stderr
     assert state_of(bench) is MirrorState.INACTIVE, "it does not join"
     ask_aggregator(bench.log, make_request(Verb.REMOVE, "test", mirror=NAME), PATIENCE)

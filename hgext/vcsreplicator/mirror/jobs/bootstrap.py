@@ -141,7 +141,7 @@ def _make_known(picture: Picture, name: str, ask: Ask, rules: Rules | None, *, b
         ask(Verb.ADD, rules)
     elif backup and known.role is not MirrorRole.BACKUP:
         raise Refused(
-            f"{name} is in the roster and no backup; to make it one: vcsreplicator roster remove {name} --yes, "
+            f"{name} is in the roster, but not as a backup; to make it one: vcsreplicator roster remove {name} --yes, "
             "then run this command again"
         )
     elif rules is not None and rules != known.rules:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The last comparison of each repository of a mirror with the master, so that a restart continues the round.
+"""The last comparison of each of a mirror's repositories with the master.
 
-They are in a small database in the mirror's folder, which only `verify --continuous` uses. Without it, all comparisons begin anew.
+They let a restart continue the round. They are in a small database in the mirror's folder, which only `verify --continuous` uses;
+without it, all comparisons begin anew.
 """
 
 import sqlite3
@@ -40,8 +41,9 @@ logger = structlog.get_logger()
 class KnownComparison:
     """What is known of one repository; times are seconds since the epoch, 0 for never.
 
-    It was `tried` last then, and `compared` last then. `trouble` says what an operator must do; it stays until the repository was
-    found equal. `failure` says why it could not be compared at the last try. `since` is when the trouble or failure began.
+    `tried` is when it was last tried, `compared` when that last succeeded. `trouble` says what an operator must do, until the
+    repository is found equal. `failure` says why it could not be compared at the last try. `since` is when the trouble or failure
+    began.
     """
 
     repository: str
@@ -78,10 +80,11 @@ class Comparisons:
         self._write(_PUT_ROUND, (now,))
 
     def choose(self, carried: Sequence[RepositoryState], now: float) -> list[RepositoryState]:
-        """Return the first of the carried repositories that this round has not tried yet, the longest untried first.
+        """Return the next repositories to compare, the longest untried first.
 
-        Before them come some that differed or could not be compared an hour ago: they may have been healed. If the round
-        `has_more`, choose again. Forgets all that are not carried any more.
+        They are the first of the carried ones that this round has not tried yet. Before them come some that differed or
+        could not be compared an hour ago: they may have been healed. If the round `has_more`, choose again. Forgets all
+        that are not carried any more.
         """
         self.total = len(carried)
         for gone in self._known.keys() - {state.repository for state in carried}:
@@ -127,9 +130,10 @@ class Comparisons:
         )
 
     def list_troubles(self, now: float) -> Iterator[ServiceTrouble]:
-        """Yield each repository that needs an operator, and in one trouble all repositories that could not be compared.
+        """Yield a trouble for each repository that needs an operator.
 
-        These are permanent, so that `check` warns of them, once one could not be compared twice.
+        Another one names all repositories that could not be compared. It is permanent, so that `check` warns of it, once one of
+        them could not be compared twice.
         """
         for each in self._known.values():
             if each.trouble:
@@ -148,7 +152,7 @@ class Comparisons:
 
 
 def _open(file: Path) -> sqlite3.Connection:
-    """Open the database, in place of a damaged one a new one; in memory if that fails."""
+    """Open the database, or a new one if it is damaged, or one in memory if that fails."""
     try:
         make_file(file)
         refuse_foreign_journal(file)

@@ -60,7 +60,7 @@ def find_rivals(
     if known is not None and known.source != source and age <= SILENT:
         yield f"{known.source} became the master {age:.0f} s ago: start its relay, or wait {SILENT:.0f} s"
     if source in former:
-        yield f"relay.source: {source} was a master, whose relay may come back: expected a name that none had"
+        yield f"relay.source: {source} was a master, whose relay may come back: expected a name that no master had"
     for each in sorted(former):
         if (silence := picture.silence(f"{RELAY_KEY}{each}", now)) <= SILENT:
             yield f"the relay of {each} reported {silence:.0f} s ago: stop it, or its machine, and wait {SILENT:.0f} s"
@@ -69,9 +69,9 @@ def find_rivals(
 def find_overtaken(
     states: Collection[RepositoryState], here: Mapping[str, int], others: Collection[str]
 ) -> Iterator[str]:
-    """Say which repositories other masters have gone on with, so that a former master cannot; `here` has its newest events.
+    """Say which repositories other masters have continued, so that a former master cannot.
 
-    A repository that is gone on both sides is none of them.
+    `here` has its newest events. A repository that is gone on both sides does not count.
     """
     for state in sorted(states, key=lambda state: state.path):
         newest = here.get(state.repository)

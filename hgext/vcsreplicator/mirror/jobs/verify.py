@@ -368,7 +368,10 @@ class _VerifyService:
 
 
 def remedy(verdict: Verdict) -> str:
-    """Return what an operator must do, if anything; a copy from the master removes what only the mirror has."""
+    """Return what an operator must do, if anything.
+
+    A copy from the master would remove what only the mirror has.
+    """
     if verdict.outcome not in NEEDS_OPERATOR:
         return ""
     if verdict.outcome is ComparisonOutcome.AHEAD:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The file that says what a mirror lost by a power cut or with its disk, and refuses until it is back.
+"""The file that says what a mirror lost in a power cut, or with its disk.
 
-A mirror syncs nothing of what it applies, so a power cut may take events that it had acknowledged as served.
-`ROOT/~vcsreplicator.boot` says in which boot of the machine the mirror's service last compared its repositories with its acks, and
-which of them serve less since. It is a JSON object: `boot` ("" if everything is on disk, because the service synced it at its end),
-`machine`, and `lacking`, by repository: its folder below the root, and the incarnation and sequence that it served.
+The mirror refuses these repositories until they are back. It syncs nothing of what it applies, so a power cut may take events
+that it had acknowledged as served. `ROOT/~vcsreplicator.boot` says in which boot of the machine the mirror's service last
+compared its repositories with its acks, and which of them serve less since. It is a JSON object: `boot` ("" if everything is on
+disk, because the service synced it at its end), `machine`, and `lacking`, by repository: its folder below the root, and the
+incarnation and sequence that it served.
 
 The service writes the file, synced, before it applies anything. A server of clients reads it, so this module imports only the
 standard library. A mirror whose root has no such file, of an older release, refuses nothing.
@@ -51,9 +52,9 @@ class BootMark(NamedTuple):
     def is_of_this_boot(self) -> bool:
         """Return whether no power cut may have followed.
 
-        The service of another machine or container renews the time of the file, so it counts if that is later than this boot.
-        A time in the future, beyond _SKEW, says nothing: the clock may not be set yet. Where the system does not say the boot,
-        nothing is known of a power cut.
+        The service of another machine or container renews the time of the file, so it counts if that is later than this boot. A
+        time in the future, beyond _SKEW, says nothing: the clock may not be set yet. If the system does not name the
+        boot, a power cut cannot be noticed.
         """
         own = read_boot()
         if not own or self.boot in ("", own):
@@ -94,7 +95,7 @@ def is_behind(folder: str) -> bool:
 def read(root: str) -> BootMark | None:
     """Read the file of a root; None if there is none.
 
-    A damaged one is of no boot, and so is refused until the service writes it again.
+    A damaged one belongs to no boot, so everything is refused until the service writes it again.
     """
     try:
         with open(os.path.join(root, FILE), "rb", opener=_open_at_once) as file:
@@ -112,12 +113,15 @@ def read(root: str) -> BootMark | None:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Open a file without a wait: servers of a master look too, and who may write there may have made a pipe or a link."""
+    """Open a file without waiting, and without following a link.
+
+    A master's servers look for the file too, and accounts that may write there may have made a pipe or a link.
+    """
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
 
 
 def write(root: str, boot: str, lacking: Mapping[str, Lacking]) -> None:
-    """Replace the file of a root, synced; raises OSError, and then the former one stays."""
+    """Replace the file of a root, synced; raises OSError, having kept the former one."""
     from ...log.blobs import sync_folder  # no server of clients writes the file
 
     final = os.path.join(root, FILE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What this mirror served before a power cut, or on a lost disk, and must refuse until it is back."""
+"""Repositories that a power cut or a lost disk set back, refused until restored."""
 
 import functools
 import os
@@ -18,9 +18,10 @@ logger = structlog.get_logger()
 
 
 class PowerLosses:
-    """Compares repositories with acks at a start, and keeps the file of what is less (`boot`).
+    """Compares repositories with acks at a start, and keeps the file of losses (`boot`).
 
-    Rule: what lacked something stays in the file until it is served again, because the acks say the lower level at once.
+    Rule: a repository that lost something stays in the file until it serves as much again, because its ack reports the lower level
+    at once.
     """
 
     def __init__(self, state: State) -> None:
@@ -29,7 +30,7 @@ class PowerLosses:
         self._lacking: dict[str, Lacking] = {}
 
     def compare(self, acks: Mapping[str, Ack]) -> None:
-        """Write what is served less than in the acks from before the start.
+        """Write which repositories serve less than their acks from before the start say.
 
         Call it once repositories and states are known, and before an ack is written or an event applied. Raises OSError.
         """
@@ -46,9 +47,9 @@ class PowerLosses:
             logger.warning("less served than acknowledged", repositories=len(self._lacking), reason=_say_why(former))
 
     def look(self) -> None:
-        """Let clients see again what is served as far as before.
+        """Let clients see the repositories that serve as much as before again.
 
-        While nothing lacks, this does nothing. A full disk is tried again at the next look.
+        Does nothing while none lacks anything. If the disk is full, the next look tries again.
         """
         if not self._lacking or (left := self._leave_out_served(self._lacking)) == self._lacking:
             return
@@ -65,7 +66,7 @@ class PowerLosses:
             boot.renew(self._root)
 
     def end(self) -> None:
-        """Sync the disk and note it: the next boot has to compare nothing.
+        """Sync the disk and note it, so that the next boot need not compare.
 
         Call it once no worker is left. After an error the next boot compares.
         """
@@ -92,21 +93,24 @@ class PowerLosses:
 
 @functools.cache
 def _find_relative(folder: str, root: str) -> str:
-    """Return a folder's path below the root, links resolved, asking the disk once: each look needs all of them."""
+    """Return a folder's path below the root, links resolved; ask the disk only once.
+
+    Each look needs the paths of all of them.
+    """
     return os.path.relpath(os.path.realpath(folder), os.path.realpath(root))
 
 
 def _say_why(former: BootMark | None) -> str:
-    """Say what came before this start, by the file that it found."""
+    """Say what preceded this start, according to the file that it found."""
     if former is None:
         return "the root is new"
     return "not restored yet" if former.is_of_this_boot() else "power cut"
 
 
 def _is_lacking(following: Following, wanted: Lacking) -> bool:
-    """Return whether a repository serves less than it did, and than is released.
+    """Return whether a repository serves less than it did, and less than is released.
 
-    The mirror waits neither for what the log lost, by its states, nor for the history of an incarnation that ended. Another
+    The mirror waits neither for what the states say that the log lost, nor for the history of an incarnation that ended. Another
     incarnation on the disk serves nothing of the wanted one.
     """
     log, here = following.log, following.checkpoint
