@@ -198,7 +198,7 @@ def test_what_a_killed_backup_left_is_removed_by_the_next(host: Host, tmp_path: 
     (tmp_path / "copy.partial/parts/log").write_bytes(b"half")
     host.do("backup", tmp_path / "copy", "--repositories", "none")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["copy", "host"]
-    assert "is there already" in host.refuse("backup", tmp_path / "copy", "--repositories", "none")
+    assert "already exists" in host.refuse("backup", tmp_path / "copy", "--repositories", "none")
 
 
 def test_a_copy_that_another_run_is_writing_is_left_alone(host: Host, tmp_path: Path) -> None:
@@ -216,10 +216,10 @@ def test_a_copy_below_what_is_copied_is_refused(host: Host) -> None:
 
 def test_check_counts_what_the_log_had_after_the_copy(host: Host, copy: Path) -> None:
     before = files_of(copy)
-    assert "takes from the log: no record" in host.do("backup", copy, "--check")
+    assert "would remove from the log: no record" in host.do("backup", copy, "--check")
     with open_log(host.url) as log:
         log.append([NewRecord(topic=EVENTS, key="a", value=b"2")])
-    assert "takes from the log: 1 of events;" in host.do("backup", copy, "--check")
+    assert "would remove from the log: 1 of events;" in host.do("backup", copy, "--check")
     assert json.loads(host.do("backup", copy, "--check", "--json"))["lost"] == {"events": 1}
     assert files_of(copy) == before
 
@@ -273,7 +273,7 @@ def test_what_is_there_and_differs_is_replaced_only_on_request(host: Host, copy:
     shutil.rmtree(host.folder / "repos")
     with open_log(host.url) as log:
         log.append([NewRecord(topic=EVENTS, key="a", value=b"2")])
-    assert "log.db: is there, and is not what was copied" in host.refuse("restore", copy)
+    assert "log.db: exists, and differs from the copy" in host.refuse("restore", copy)
     assert host.count_events() == 2
     host.do("restore", copy, "--replace")
     assert host.count_events() == 1

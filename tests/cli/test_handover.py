@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A living master hands over what the log has of it, and may go on until the new master sends."""
+"""A running master hands over what the log has of it, and may go on until the new master sends."""
 
 import time
 from collections.abc import Iterator

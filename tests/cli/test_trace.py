@@ -120,8 +120,8 @@ def test_a_repository_whose_name_is_a_hash_is_no_changeset(history: History) -> 
         (("--push", "3", "--user", "dana"), "need a repository, and no other condition"),
         (("x", "--event", "3", "--user", "dana"), "need a repository, and no other condition"),
         (("x", "--follow", "--json"), "either --follow or --json"),
-        (("0123",), "changeset 0123: no push in the log fits, which begins 20"),
-        (("--user", "zoe"), "no push in the log fits"),
+        (("0123",), "changeset 0123: no push in the log matches; the log begins 20"),
+        (("--user", "zoe"), "no push in the log matches"),
         (("mozilla-centrl",), "did you mean mozilla-central?"),
     ],
 )

@@ -67,7 +67,7 @@ def test_a_notice_is_described_with_its_signers_and_times(aggregator: KeyPair, m
         f"x: changegroup.1: event {NOTICE.event.id}, sequence 3 of repository {NOTICE.event.repository}",
         f"  written 2023-11-14 22:13:23 UTC at version 1 of the roster, signed by {aggregator.signing}",
         f"  alpha served it by 2001-09-09 01:46:40 UTC, signed by {mirror.signing}",
-        "  beta served it by 2001-09-09 01:46:40 UTC, by the word of the aggregator",
+        "  beta served it by 2001-09-09 01:46:40 UTC, as the aggregator says",
     ]
 
 

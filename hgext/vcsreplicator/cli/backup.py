@@ -55,7 +55,7 @@ def command(
     files: Sequence[str],
     as_json: bool,
 ) -> None:
-    """Copy what this machine cannot make again into the new folder DIR, while services run.
+    """Back up what this machine cannot make again into the new folder DIR, while services run.
 
     The log is copied before the repositories, so that after a restore the relay sends what the log lacks. If you interrupt
     the command, run it again. Restore with `vcsreplicator restore DIR`.
@@ -118,7 +118,7 @@ def _new_partial(folder: str) -> Iterator[str]:
     Raises Refused if `folder` is there, or another process makes it now.
     """
     if os.path.lexists(folder):
-        raise Refused(f"{folder}: is there already; expected a new name, for example with the date in it")
+        raise Refused(f"{folder}: already exists; expected a new name, for example with the date in it")
     if not os.path.isdir(os.path.dirname(folder)):
         raise Refused(f"{os.path.dirname(folder)}: expected a folder, in which {os.path.basename(folder)} is made")
     partial = f"{folder}.partial"
@@ -177,14 +177,18 @@ def _check(config: Config, folder: str, *, as_json: bool) -> None:
         return
     age = (SystemClock().now() - manifest.time) / DAY
     day = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(manifest.time))
-    click.echo(f"{folder}: whole, begun {day}, {age:.1f} days ago, {manifest.files} files and folders")
+    click.echo(f"{folder}: complete, begun {day}, {age:.1f} days ago, {manifest.files} files and folders")
     if lost is None:
         click.echo("a restore loses what came later; there is no embedded log here that says how much")
     else:
         counts = ", ".join(f"{count} of {topic}" for topic, count in lost.items()) or "no record"
-        click.echo(f"a restore takes from the log: {counts}; the relay sends events again that outboxes keep")
+        click.echo(
+            f"a restore would remove from the log: {counts}; the relay then sends again the events that outboxes keep"
+        )
     if any(part.kind is PartKind.ROOT for part in manifest.parts):
-        click.echo("a restore takes from the repositories all pushes since then, unless a mirror or a clone has them")
+        click.echo(
+            "a restore would remove all pushes since then from the repositories; only mirrors and clones may still have them"
+        )
     for text in manifest.left_out:
         click.echo(f"not in it: {text}")
 

@@ -118,7 +118,7 @@ class CopyWriter:
             if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EINVAL):
                 raise
             text = f"{part.path}: {error.filename} in it became a link or a pipe while it was copied"
-            raise Refused(f"{text}; look who did that, then run the backup again") from error
+            raise Refused(f"{text}; find out who did that, then run the backup again") from error
 
     def _add_tree(self, place: int, source: str, name: str, kind: PartKind) -> None:
         """Copy an open folder; what leaves it meanwhile is left out, and a repository is copied under its locks.

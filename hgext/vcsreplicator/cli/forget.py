@@ -22,7 +22,7 @@ from .progress import metered_log
 @click.command()
 @click.argument("repository", shell_complete=complete_repository)
 @with_yes
-@click.option("--mounted", is_flag=True, help="Go on although a folder is empty: all file systems are mounted.")
+@click.option("--mounted", is_flag=True, help="Continue although a folder is empty: all file systems are mounted.")
 @with_config
 def command(config: Config, repository: str, yes: bool, mounted: bool) -> None:
     """Announce the deletion of REPOSITORY (path or id), which was removed by hand.

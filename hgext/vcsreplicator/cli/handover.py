@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator handover`: prepares a living master for the promotion of a mirror, or takes the master back."""
+"""`vcsreplicator handover`: prepares a running master for the promotion of a mirror, or takes the master back."""
 
 import os
 import time
@@ -123,9 +123,9 @@ def _write(file: Path, content: bytes) -> None:
 
 
 def _take_back(relay: RelaySettings, log: Log) -> int:
-    """Go on as the master, and return how many repositories accept pushes again.
+    """Continue as the master, and return how many repositories accept pushes again.
 
-    Those that refuse them for another reason than a handover or a promotion still do.
+    Those that refuse them for a reason other than a handover or a promotion still do.
     """
     known = read_master(log)
     others = frozenset[str]() if known is None else {known.source, *known.replaces} - {relay.source}

@@ -23,8 +23,8 @@ from .options import complete_mirror, mirror_settings, with_config
 def command(config: Config, name: str, is_new: bool, is_signing: bool) -> None:
     """Print the public key of a mirror, and make its key if it has none.
 
-    Run it on the machine of the mirror NAME; the private key never leaves it. NAME may be `aggregator`, too. Then an operator lets
-    the key count: `vcsreplicator roster add-key NAME KEY`.
+    Run it on the machine of the mirror NAME; the private key never leaves it. NAME may be `aggregator`, too. An operator then
+    adds the key to the roster: `vcsreplicator roster add-key NAME KEY`.
     """
     file = find_key_file(config, name)
     known = () if is_new else read_keys(file)

@@ -145,6 +145,6 @@ class _MeteredReader:
         return found
 
     def close(self) -> None:
-        """Erase the bar, also of a reader that is not at the end, and close the reader."""
+        """Erase the bar, even of a reader that is not at the end, and close the reader."""
         self._meter.erase()
         self._reader.close()

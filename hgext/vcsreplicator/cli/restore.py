@@ -36,7 +36,7 @@ _NEXT = (
 @click.option("--hgrc", "files", multiple=True, metavar="FILE", help="An hgrc to restore. Default: those of `setup`.")
 @with_config_file
 def command(file: str, folder: str, replace: bool, files: Sequence[str]) -> None:
-    """Put the copy in DIR, made by `vcsreplicator backup`, in place, with owners and modes.
+    """Restore the copy in DIR that `vcsreplicator backup` made, with owners and modes.
 
     Stop all services and servers first. Each part goes where the services' file of this machine says; without such a
     file, where it was. Restore only a copy that no stranger could change, because its files make services run programs.
@@ -133,7 +133,7 @@ def _refuse_present(folder: str, manifest: Manifest, places: Mapping[str, Part],
         if found.kind is PartKind.DATABASE:
             refuse_open(found.path)
         if not replace:
-            raise Refused(f"{found.path}: is there, and is not what was copied; add --replace to replace it")
+            raise Refused(f"{found.path}: exists, and differs from the copy; add --replace to replace it")
 
 
 def _mark_begun(root: str, manifest: Manifest) -> None:
@@ -236,7 +236,7 @@ def _find_owner(entry: CopiedEntry) -> tuple[int, int]:
         group = int(entry.group) if entry.group.isdecimal() else grp.getgrnam(entry.group).gr_gid
     except KeyError:
         raise Refused(
-            f"{entry.name}: belongs to {entry.user}:{entry.group}, which are not both here; make them first, for example with "
+            f"{entry.name}: belongs to {entry.user}:{entry.group}, which do not both exist here; make them first, for example with "
             "vcsreplicator setup"
         ) from None
     return user, group

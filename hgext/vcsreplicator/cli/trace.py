@@ -85,8 +85,8 @@ def command(
 ) -> None:
     """Find pushes, and follow one through every stage.
 
-    REPOSITORY is a path or an id: its newest push is followed. CHANGESET is the beginning of a hash. If several pushes fit, they
-    are listed. Prints when each step happened, and which steps are missing.
+    With REPOSITORY, a path or an id, the newest push to it is followed. CHANGESET is the beginning of a hash. If several pushes
+    fit, they are listed. Prints when each step happened, and which steps are missing.
     """
     begin = since.replace(tzinfo=datetime.UTC).timestamp() if since else 0.0
     query = PushQuery(user=user, bookmark=bookmark, repository=repository, since=begin)
@@ -152,7 +152,7 @@ def _find_time(found: FoundPush) -> float:
 
 def _describe_unfound(log: Log, query: PushQuery) -> str:
     oldest = find_oldest_time(log, "events")
-    text = f"no push in the log fits, which begins {when(oldest)} UTC" if oldest else "the log has no event"
+    text = f"no push in the log matches; the log begins {when(oldest)} UTC" if oldest else "the log has no event"
     if query.changeset:
         text = f"changeset {query.changeset}: {text}; not searched: bundles in the blob store or on the master"
     return f"{text}; what waits in an outbox is found on the master by its repository: vcsreplicator trace REPOSITORY"

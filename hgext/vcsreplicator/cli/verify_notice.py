@@ -67,8 +67,8 @@ class LineMessage:
 def command(file: TextIO, keys: tuple[str, ...]) -> None:
     """Verify signed notices: who sent them, and which mirrors served them when.
 
-    Each line of FILE (or of standard input) is a signed notice, or a line of a destination of JSON lines, which is
-    compared with its signed notice. `vcsreplicator key NAME --signing` prints a key. Nothing is asked over the network.
+    Each line of FILE (or of standard input) is a signed notice, or a line of a destination of JSON lines, which is compared with
+    its signed notice. `vcsreplicator key NAME --signing` prints a key. No network is needed.
 
     Exit code 0: all lines are right; 2: a line is not, and a message says why.
     """
@@ -132,5 +132,5 @@ def _describe(found: CheckedNotice) -> Iterator[str]:
     yield f"{notice.path}: {', '.join(notice.previous)}: {names}"
     yield f"  written {when(notice.time)} UTC at version {notice.roster} of the roster, signed by {found.key}"
     for said in found.mirrors:
-        signer = "by the word of the aggregator" if said.key is None else f"signed by {said.key}"
+        signer = "as the aggregator says" if said.key is None else f"signed by {said.key}"
         yield f"  {said.mirror} served it by {when(said.served_at)} UTC, {signer}"

@@ -121,7 +121,9 @@ def command(
         machine.perform(step)
     click.echo(f"{len(changes)} steps done" if changes else "nothing to do")
     if replaced and with_systemd and not prefix:
-        click.echo("services read the new files after: systemctl daemon-reload && systemctl restart 'vcsreplicator-*'")
+        click.echo(
+            "for the services to read the new files: systemctl daemon-reload && systemctl restart 'vcsreplicator-*'"
+        )
     _say_next(answers, found, () if prefix else steps, with_systemd=with_systemd)
 
 

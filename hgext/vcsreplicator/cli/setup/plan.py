@@ -214,6 +214,6 @@ def _list_commands(answers: HostAnswers, found: FoundHost, *, with_systemd: bool
         name = f"vcsreplicator-{unit.name}"
         is_running = ("systemctl", "is-active", "--quiet", name)
         if unit.packaged == "mirror@":
-            # It adds the mirror to the roster, also if there is nothing to copy.
+            # It adds the mirror to the roster, even if there is nothing to copy.
             yield RunCommand((own, "bootstrap", answers.name), HG, unless=is_running, waits_for=found.repositories)
         yield RunCommand(("systemctl", "enable", "--now", name), unless=is_running)

@@ -38,7 +38,7 @@ class ProblemKind(enum.Enum):
     TWINS = "rename all but one"
     UNSERVED = "rename each: a mirror could not copy it, and would wait for it"
     RIGHTS = "give"
-    HGRC = "read it, and have root replace it by a file of its own, mode 0644, with what you know"
+    HGRC = "read it, and as root replace it with a file of root's, mode 0644, that has only what you know"
     CODE = "read it, keep only what you know, and let root own it"
     READING = "let root read it, or move it out of the root"
     ROOM = "choose a folder on another disk"
@@ -119,7 +119,7 @@ def _examine_content(folder: str, opener: "MasterRepositories") -> Iterator[tupl
     with contextlib.suppress(OSError), open(hgrc, "rb", opener=open_regular) as file:
         found = os.fstat(file.fileno())
         if found.st_uid or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            yield ProblemKind.HGRC, "its hgrc does not count, because other users than root may have written it"
+            yield ProblemKind.HGRC, "its hgrc does not count, because users other than root may have written it"
         if opener.runs_code(file.read(_CODE_LIMIT)):
             yield ProblemKind.CODE, "its hgrc has hooks or extensions, which run in each push if root owns it"
 
