@@ -2,7 +2,7 @@
 """record who pushed what and when, and show it
 
 Every push to a repository becomes one row of its pushlog: a number, the user, the time and the changesets. A row commits with
-its push or not at all, also in a crash. Clones and pulls from a server with this extension bring the server's pushlog along.
+its push or not at all, even in a crash. Clones and pulls from a server with this extension bring the server's pushlog along.
 
 Web: ``pushloghtml`` (pages), ``pushlog`` (Atom feed), ``json-pushes`` (JSON). Templates: ``{pushid}``, ``{pushuser}``,
 ``{pushdate}``, ``{pushbasenode}``, ``{pushheadnode}``. Revsets: ``pushhead()``, ``pushdate(interval)``, ``pushuser(string)``,

@@ -26,7 +26,7 @@ def refuse_pushed() -> None:
     """Refuse parts of bundles that are streams if a push brings them, and addresses.
 
     A process does so once. Clones and pulls still bring streams (`tests/hg/master/stream.t`). From then on Mercurial does not know
-    the part that names an address, also in a pull, and does not offer to take it.
+    the part that names an address, even in a pull, and does not offer to take it.
     """
     versions.initialize()  # a program that only loads extensions has no parts yet, and would get unguarded ones later
     streams = {name: handler for name, handler in bundle2.parthandlermapping.items() if name.startswith(b"stream")}

@@ -175,7 +175,7 @@ RELAY = 'socket = "/s"\nsource = "hg://m"\n'
         ("[health]\nlate = inf", "health.late: expected a number of seconds from 0 to 86400, got inf"),
         ("[health]\nbehind = -1", "health.behind: expected a number from 0 to 1000000000, got -1"),
         ("[verify]\nagain = nan", "verify.again: expected a number of seconds from 0 to 86400, got nan"),
-        ("[verify]\npace = 1", "verify: pace is no key any more; write share, the part of its time"),
+        ("[verify]\npace = 1", "verify: pace is no longer a key; write share, the part of its time"),
         ("[verify]\nshare = 0", "verify.share: expected a number from 0.001 to 1, got 0"),
         ("[verify]\nrest = 1e300", "verify.rest: expected a number of seconds from 0 to 2678400, got 1e+300"),
         ("[bootstrap]\nworkers = 99999", "bootstrap.workers: expected a number from 1 to 100, got 99999"),

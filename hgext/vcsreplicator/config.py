@@ -73,7 +73,7 @@ class Config:
         for key in sorted(keys.keys() - known):
             shown = key[:60].replace("_", "-")
             if instead := REPLACED.get(f"{address[0]}.{shown}"):
-                raise BadConfig(f"{self.file}: {where}: {shown} is no key any more; write {instead}")
+                raise BadConfig(f"{self.file}: {where}: {shown} is no longer a key; write {instead}")
             expected = shape.nearest(key, known).replace("_", "-")
             raise BadConfig(f"{self.file}: {where}: unknown key {shown!r}, expected one of {expected}")
         table = {**given, **keys}

@@ -96,7 +96,7 @@ class Destination(Protocol):
     def outcomes(self, timeout: float) -> Sequence[DeliveryOutcome]:
         """Return the known results, waiting up to `timeout` seconds for one.
 
-        Every submitted delivery gets exactly one outcome in the end, also when connections break. Confirmed means that the other
+        Every submitted delivery gets exactly one outcome in the end, even when connections break. Confirmed means that the other
         side has stored it.
         """
 

@@ -93,7 +93,7 @@ def to_body(repository_id: int, pushes: Sequence[QueuedPush]) -> str:
     whole = {"type": TYPE, "repository_id": repository_id, "pushes": plain}
     body = json.dumps(whole, sort_keys=True, allow_nan=False, separators=(",", ":"))
     if len(body) > LARGEST:
-        raise Rejected(f"push {pushes[0].id}: a message of {len(body)} bytes, receivers take at most {LARGEST}")
+        raise Rejected(f"push {pushes[0].id}: a message of {len(body)} bytes, receivers accept at most {LARGEST}")
     return body
 
 

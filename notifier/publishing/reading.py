@@ -289,7 +289,7 @@ class NoticeReader:
         skipped = self._state.skipped(self._name, beginning)
         reason = (
             f"the log lost notices: it ends at {end}, {self._name} had read to {self._read_to}; "
-            "all that it has are sent again"
+            "everything that it has is sent again"
         )
         self._rejects.keep(reason, b"", self._read_to, None, is_counted=False)
         logger.error("log lost records", reason=reason)

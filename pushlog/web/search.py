@@ -129,7 +129,7 @@ def _is_listed(kind: bytes, members: list[Any]) -> bool:
 def _is_near(start: ParsedRevset, distance: ParsedRevset) -> bool:
     """Return whether `start~distance` is few steps from one revision.
 
-    Mercurial goes each step of each revision, also beyond the first changeset.
+    Mercurial goes each step of each revision, even beyond the first changeset.
     """
     number = distance[1] if distance[0] == b"symbol" else b""
     return start[0] in (b"symbol", b"string") and number.isdigit() and len(number) <= FARTHEST_DIGITS

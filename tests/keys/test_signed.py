@@ -163,9 +163,9 @@ def test_a_mirrors_forged_proof_is_refused_though_it_is_passed_on(signing: Signi
     rogue = make_key(tmp_path / "rogue")
     true = json.loads(signing.signed().split(" ", 2)[2])["acks"][0]
     key, signature, said = true.split(" ", 2)
-    assert "does not fit what it says" in signing.refusal(vouched(signing, true.replace(".25", ".26")))
-    assert "does not fit what it says" in signing.refusal(vouched(signing, true.replace("alpha", "gamma")))
-    assert "does not fit what it says" in signing.refusal(vouched(signing, f"{rogue.signing} {signature} {said}"))
+    assert "does not match what it says" in signing.refusal(vouched(signing, true.replace(".25", ".26")))
+    assert "does not match what it says" in signing.refusal(vouched(signing, true.replace("alpha", "gamma")))
+    assert "does not match what it says" in signing.refusal(vouched(signing, f"{rogue.signing} {signature} {said}"))
     assert "not the statement of a mirror" in signing.refusal(vouched(signing, f"{key} {signature} alpha 3"))
     by_rogue = sign_ack(rogue, signing.ack("alpha"))
     assert "expected a key that was given for it" in signing.refusal(signing.sign(by_rogue), alpha=signing.mirror)

@@ -151,8 +151,8 @@ def is_answering(url: str) -> bool:
 @pytest.mark.parametrize(
     ("page", "answer"),
     [
-        ("expression", b"Service Unavailable: the request took more processor time than one may\n"),
-        ("memory", b"Service Unavailable: the request took more memory than one may\n"),
+        ("expression", b"Service Unavailable: the request took more processor time than a request may\n"),
+        ("memory", b"Service Unavailable: the request took more memory than a request may\n"),
     ],
 )
 def test_a_request_beyond_its_budget_is_refused_and_others_are_answered(url: str, page: str, answer: bytes) -> None:

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .readers import Readers
 
-# The address at which a browser asks for a token, also where guests may read.
+# The address at which a browser asks for a token, even where guests may read.
 SIGN_IN = "/sign-in"
 
 # The policy of all pages: their resources come from here, and no other site shows them in a frame.

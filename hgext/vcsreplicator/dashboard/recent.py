@@ -99,7 +99,7 @@ class _Release:
 class Announcements:
     """The newest announcements, in the order in which they became known.
 
-    That is not the order of the notices, because a notice may be read before its event. An event is announced once, also if the
+    That is not the order of the notices, because a notice may be read before its event. An event is announced once, even if the
     log is read again.
     """
 

@@ -134,7 +134,7 @@ def check_notice(
     if key not in keys:
         raise Refused(f"not signed by a key that was given, but by {key[:60]!r}")
     if not is_signed(text, key, signature):
-        raise Refused(f"the signature of {key} does not fit: the text or the signature was changed")
+        raise Refused(f"the signature of {key} does not match: the text or the signature was changed")
     try:
         notice = from_json(SignedNotice, text.encode())
     except MalformedEvent as error:
@@ -172,7 +172,7 @@ def _check_ack(ack: str, notice: SignedNotice, mirror_keys: Mapping[str, Collect
         raise Refused(f"mirror {said.mirror} {what}, expected a key that was given for it")
     text = _begin_text(notice.repository, notice.incarnation) + statement
     if said.key is not None and not is_signed(text, key, signature):
-        raise Refused(f"the signature of mirror {said.mirror} does not fit what it says")
+        raise Refused(f"the signature of mirror {said.mirror} does not match what it says")
     is_event = said.applied != notice.seq or (said.event, said.digest) == (notice.event, notice.digest)
     if said.serving < notice.seq or said.applied < notice.seq or not is_event:
         raise Refused(f"mirror {said.mirror} says that it serves another event than that of the notice")

@@ -120,7 +120,7 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
     def received(self, data: bytes) -> int:
         """Take bytes of a request; return how many.
 
-        The server asks a client to go on (100) only if something is to come; waitress alone asks, and waits, also after a request
+        The server asks a client to go on (100) only if something is to come; waitress alone asks, and waits, even after a request
         that has no body or is refused.
         """
         taken: int = super().received(data)

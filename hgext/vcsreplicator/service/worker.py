@@ -52,7 +52,7 @@ def answer_requests(
                 raise
             except MemoryError:
                 body = None
-                answer.fail(b"the request took more memory than one may")
+                answer.fail(b"the request took more memory than a request may")
                 return
             except Exception:
                 traceback.print_exc()

@@ -280,7 +280,7 @@ class _WebWorker:
         except subprocess.TimeoutExpired:
             return str(problem)
         if code == -signal.SIGXCPU:
-            return "the request took more processor time than one may"
+            return "the request took more processor time than a request may"
         return f"the worker of the request ended ({signal.Signals(-code).name if code < 0 else code})"
 
     def end(self) -> None:

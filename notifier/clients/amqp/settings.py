@@ -65,6 +65,6 @@ def check_credentials(
         with translated(where(settings.url)):
             connect(settings.client(section)).collect()
     except BrokerRefusal as error:
-        raise BadConfig(f"{section}.{url_key}: {error}: expected user and password that the broker takes") from error
+        raise BadConfig(f"{section}.{url_key}: {error}: expected user and password that the broker accepts") from error
     except Unavailable:
         pass

@@ -2,7 +2,7 @@
 """The numbers of repositories in messages of hg-push, kept in the log.
 
 The topic `notifier` has each under `number/SOURCE/REPOSITORY`. Rules of this file: a number is given only by the transactor that
-was opened last, after it has read all that earlier ones wrote. So no two repositories get one number, also if two destinations or
+was opened last, after it has read all that earlier ones wrote. So no two repositories get one number, even if two destinations or
 two notifiers give numbers at once. What a number is never changes.
 """
 

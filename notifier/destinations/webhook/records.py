@@ -57,7 +57,7 @@ class WebhookRecords:
     def restore(self, write: Write) -> None:
         """Bring the database and the log in line, at a start.
 
-        The database that the log names is at least as new as the log. Any other one, also an older copy of it, is emptied and
+        The database that the log names is at least as new as the log. Any other one, even an older copy of it, is emptied and
         filled from the log. Where the log names none, an earlier release made the database: then all of it goes into the log.
         From now on all records go to `write`, whose errors reach the caller. Raises BadConfig if the topic is missing.
         """

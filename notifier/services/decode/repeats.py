@@ -222,7 +222,7 @@ class Repeats:
             self._store = None
 
     def _ask(self, ask_store: Callable[[IdStore], Any], otherwise: Any) -> Any:
-        """Return the store's answer, or `otherwise`, also for a while after a failure."""
+        """Return the store's answer, or `otherwise`, even for a while after a failure."""
         if self._open_store is None or self._clock.monotonic() < self._rests_until:
             return otherwise
         try:

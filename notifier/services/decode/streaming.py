@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The decoder as a service, also while one of its parts is unavailable."""
+"""The decoder as a service, even while one of its parts is unavailable."""
 
 import contextlib
 import random

@@ -45,7 +45,7 @@ def test_push_that_fits_into_no_message_is_refused(monkeypatch: pytest.MonkeyPat
     push = QueuedPush(
         id=3, date=1, user="dana", changesets=tuple(f"{number:040x}" for number in range(1, largest // 43))
     )
-    with pytest.raises(Rejected, match=rf"^push 3: a message of \d+ bytes, receivers take at most {largest}$"):
+    with pytest.raises(Rejected, match=rf"^push 3: a message of \d+ bytes, receivers accept at most {largest}$"):
         to_body(7, [push])
 
 

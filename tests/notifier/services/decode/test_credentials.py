@@ -66,7 +66,7 @@ def test_a_password_that_the_broker_refuses_is_one_line_and_exit_78(place: str, 
     said = refused(file := write_file(tmp_path, place, f'broker = "{url}"', "broker-password = PASSWORD"))
     assert said.startswith(f"{file}: decode.broker: ")
     assert "ACCESS_REFUSED" in said
-    assert said.endswith("expected user and password that the broker takes")
+    assert said.endswith("expected user and password that the broker accepts")
     assert "Wr0ng" not in said
 
 

@@ -590,7 +590,7 @@ def test_credentials_that_the_broker_refuses_are_one_line_and_exit_78(rabbitmq: 
     if mode == 0o600:
         assert said.startswith(f"{file}: poll.url: ")
         assert "ACCESS_REFUSED" in said
-        assert said.endswith("expected user and password that the broker takes")
+        assert said.endswith("expected user and password that the broker accepts")
     else:
         assert said.startswith(f"{file}: poll.password: {secret} has mode 0644, expected 0600")
     assert "Wr0ng!" not in said
