@@ -20,7 +20,8 @@ from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.aggregator.watching import Watch
 from hgext.vcsreplicator.log import PENDING, SERVICES, STATE, Log, NewRecord, Record, topics
 from hgext.vcsreplicator.log import standby as following
-from hgext.vcsreplicator.log.standby import name_process
+from hgext.vcsreplicator.log.standby import StandbyReader, name_process
+from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.records import (
     AGGREGATOR,
@@ -31,11 +32,14 @@ from hgext.vcsreplicator.words.records import (
 )
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.log.memorylog import MemoryLog, MemoryTransactor
+from testing.clock import HandClock
 from testing.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.processes
 
 SETTINGS = AggregatorSettings(group_time=0.0, beat=0.1, takeover_after=1.0)
+# Of a standby that takes over from no silent aggregator.
+PATIENT = replace(SETTINGS, takeover_after=3600.0)
 # A machine that is not this one.
 ELSEWHERE = "00000000-0000-0000-0000-000000000000/4026531836/17/99"
 
@@ -49,17 +53,20 @@ def log() -> MemoryLog:
 
 @contextmanager
 def running(
-    log: Log, host: str, instance: str, settings: AggregatorSettings = SETTINGS
+    log: Log, host: str, instance: str, settings: AggregatorSettings = SETTINGS, clock: Clock | None = None
 ) -> Iterator[Callable[[], None]]:
-    """An aggregator or standby in a thread; what is given ends it as a signal does."""
+    """An aggregator or standby in a thread; what is given ends it as a signal does.
+
+    By a clock that is moved by hand no silence is longer because this machine is busy.
+    """
     stop, ready = threading.Event(), threading.Event()
     thread = threading.Thread(
         target=standby.run,
         args=(settings, log),
-        kwargs={"stop": stop, "ready": ready.set, "host": host, "instance": instance},
+        kwargs={"stop": stop, "ready": ready.set, "host": host, "instance": instance, "clock": clock},
     )
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(PATIENCE)
 
     def end() -> None:
         stop.set()
@@ -94,7 +101,7 @@ def test_a_standby_takes_over_at_once_from_an_aggregator_that_ends(log: MemoryLo
     with ExitStack() as ending:
         end = ending.enter_context(running(log, "one", first))
         eventually(lambda: active(log) == first)
-        ending.enter_context(running(log, "two", second))
+        ending.enter_context(running(log, "two", second, PATIENT))
         eventually(lambda: stands_by(log, "two") is True and stands_by(log, "one") is False)
         before = log.ends(STATE)[0]
         eventually(lambda: log.ends(STATE)[0] > before + 20)
@@ -106,15 +113,15 @@ def test_a_standby_takes_over_at_once_from_an_aggregator_that_ends(log: MemoryLo
 
 
 def test_an_aggregator_that_is_fenced_stands_by_for_the_other(log: MemoryLog) -> None:
-    with running(log, "one", ELSEWHERE):
+    with running(log, "one", ELSEWHERE, PATIENT):
         eventually(lambda: stands_by(log, "one") is False)
-        other = log.transactor(IDENTITY)
+        log.transactor(IDENTITY)
         eventually(lambda: stands_by(log, "one") is True)
-        for _ in range(20):
-            other.commit([beat_of("other/1/1/1")])
-            threading.Event().wait(0.1)
-        assert stands_by(log, "one") is True
-        eventually(lambda: active(log) == ELSEWHERE and stands_by(log, "one") is False)
+        other = [beat_of("other/1/1/1"), beat_of("other/1/1/1", ended=True)]
+        log.append(other)
+        # Again until it is heard: the first may have read them before it stood by.
+        eventually(lambda: active(log) == ELSEWHERE or not log.append(other))
+        eventually(lambda: stands_by(log, "one") is False)
 
 
 class StoppableLog(MemoryLog):
@@ -151,9 +158,8 @@ def test_an_aggregator_that_is_stopped_and_returns_writes_no_more(
 
     monkeypatch.setattr(MemoryLog, "_append", note)
     stoppable, other = StoppableLog(log), ELSEWHERE.replace("17", "18")
-    patient = replace(SETTINGS, takeover_after=3600.0)
     with ExitStack() as ending:
-        ending.enter_context(running(stoppable, "one", ELSEWHERE, patient))
+        ending.enter_context(running(stoppable, "one", ELSEWHERE, PATIENT))
         eventually(lambda: ELSEWHERE in writers)
         ending.enter_context(running(log, "two", other))
         ending.callback(stoppable.goes_on.set)
@@ -167,32 +173,35 @@ def test_an_aggregator_that_is_stopped_and_returns_writes_no_more(
 
 
 def test_a_silent_aggregator_is_replaced_after_the_time_that_is_set(log: MemoryLog) -> None:
+    clock = HandClock()
     log.append([beat_of("other/1/1/1")])
-    with running(log, "one", ELSEWHERE):
+    with running(log, "one", ELSEWHERE, clock=clock):
         assert stands_by(log, "one") is True
-        eventually(lambda: active(log) == ELSEWHERE)
+        eventually(lambda: clock.advance(SETTINGS.takeover_after) or active(log) == ELSEWHERE)
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["ends unknown", "records not shown"])
 def test_silence_counts_only_while_the_log_answers(
     log: MemoryLog, monkeypatch: pytest.MonkeyPatch, *, is_late: bool
 ) -> None:
+    monkeypatch.setattr(following, "POLL", 0.05)
     log.append([beat_of("other/1/1/1")])
-    ends = log.ends
+    clock, ends, asked = HandClock(), log.ends, list[str]()
 
     def silent(topic: str, *arguments: object) -> dict[int, int]:
         if topic != STATE:
             return ends(topic)
+        asked.append(topic)
         if is_late:
             return {0: ends(topic)[0] + 1}
         raise Unavailable("no answer")
 
-    with running(log, "one", ELSEWHERE):
+    with running(log, "one", ELSEWHERE, clock=clock):
         monkeypatch.setattr(log, "ends", silent)
-        threading.Event().wait(3 * SETTINGS.takeover_after)
+        eventually(lambda: clock.advance(SETTINGS.takeover_after) or len(asked) > 2)
         assert active(log) == "other/1/1/1"
         monkeypatch.setattr(log, "ends", ends)
-        eventually(lambda: active(log) == ELSEWHERE)
+        eventually(lambda: clock.advance(SETTINGS.takeover_after) or active(log) == ELSEWHERE)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +232,7 @@ def test_a_killed_aggregator_of_this_machine_is_replaced_at_once(
     monkeypatch.setattr(following, "is_gone", dead.__contains__)
     monkeypatch.setattr(following, "POLL", 0.05)
     log.append([beat_of("other/1/1/1")])
-    with running(log, "one", ELSEWHERE, replace(SETTINGS, takeover_after=3600.0)):
+    with running(log, "one", ELSEWHERE, PATIENT):
         log.append([beat_of("other/1/1/1")])
         assert stands_by(log, "one") is True
         dead.add("other/1/1/1")
@@ -241,17 +250,18 @@ def test_a_standby_goes_on_when_state_loses_records(log: MemoryLog) -> None:
 def test_an_outage_of_the_log_is_a_line_and_its_end_another(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "POLL", 0.05)
     log.append([beat_of("other/1/1/1")])
-    asked, find = list[str](), log.beginnings
+    clock, asked, find = HandClock(), list[str](), log.beginnings
 
     def find_beginnings(topic: str, *arguments: Any) -> dict[int, int]:
         asked.append(topic)
         return find(topic, *arguments)
 
     monkeypatch.setattr(log, "beginnings", find_beginnings)
-    with capture_logs() as lines, running(log, "one", ELSEWHERE, replace(SETTINGS, takeover_after=0.5)):
+    with capture_logs() as lines, running(log, "one", ELSEWHERE, clock=clock):
         log.leaderless.add((STATE, 0))
         asked.clear()
-        eventually(lambda: asked.count(STATE) > 3, timeout=10)
+        # A standby that heard nothing for long asks where the topic ends.
+        eventually(lambda: clock.advance(SETTINGS.takeover_after) or asked.count(STATE) > 3)
         log.leaderless.clear()
         eventually(lambda: any(line["event"] == "log answers again" for line in lines))
     said = [line["event"] for line in lines]
@@ -271,13 +281,16 @@ def test_two_that_load_longer_than_they_wait_do_not_alternate(log: MemoryLog, mo
     with running(log, "one", ELSEWHERE):
         threading.Event().wait(1.8 * SETTINGS.takeover_after)
         with running(log, "two", ELSEWHERE.replace("17", "18")):
-            eventually(lambda: active(log) != "other/1/1/1", timeout=12)
+            eventually(lambda: active(log) != "other/1/1/1")
 
 
-def test_an_aggregator_that_loads_for_long_is_not_fenced(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_aggregator_that_loads_for_long_is_not_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written while the clock stood is read, or known to be unread, once it has moved."""
     monkeypatch.setattr(following, "POLL", 0.05)
+    log = MemoryLog(clock := HandClock())
+    log.create(topics(partitions=1))
     log.append([beat_of("other/1/1/1")])
-    settings, find, make = replace(SETTINGS, takeover_after=0.3), log.beginnings, log.transactor
+    find, make = log.beginnings, log.transactor
     may_load, makers = threading.Event(), list[str]()
 
     def find_slowly(topic: str, *arguments: object) -> dict[int, int]:
@@ -291,10 +304,19 @@ def test_an_aggregator_that_loads_for_long_is_not_fenced(log: MemoryLog, monkeyp
 
     monkeypatch.setattr(log, "beginnings", find_slowly)
     monkeypatch.setattr(log, "transactor", note_maker)
-    with running(log, "one", ELSEWHERE, settings):
-        eventually(lambda: makers)
-        with running(log, "two", ELSEWHERE.replace("17", "18"), settings):
-            threading.Event().wait(10 * settings.takeover_after)
+
+    def has_reported(since: int) -> bool:
+        """Whether the first one reported from this offset on."""
+        newest = [record.offset for record in log.records(SERVICES) if record.key == f"{AGGREGATOR_KEY}one"]
+        return newest[-1] >= since
+
+    with running(log, "one", ELSEWHERE, clock=clock):
+        eventually(lambda: clock.advance(SETTINGS.takeover_after) or makers)
+        with running(log, "two", ELSEWHERE.replace("17", "18"), clock=clock):
+            for _ in range(10):
+                end = log.ends(SERVICES)[0]
+                eventually(lambda end=end: has_reported(end))  # type: ignore[misc]
+                clock.advance(0.6 * SETTINGS.takeover_after)
             assert len(makers) == 1
             may_load.set()
             eventually(lambda: active(log) == ELSEWHERE)
@@ -313,7 +335,7 @@ def test_an_aggregator_waits_for_another_that_still_loads(log: MemoryLog, monkey
     log.append([beat_of("other/1/1/1")])
     report = ServiceReport(time=log._clock.now(), version="1", instance="loads/1/1/1", works=(AGGREGATOR,))
     log.append([NewRecord(topic=SERVICES, key=f"{AGGREGATOR_KEY}two", value=to_json(report))])
-    with running(log, "one", ELSEWHERE, replace(SETTINGS, takeover_after=3600.0)):
+    with running(log, "one", ELSEWHERE, PATIENT):
         assert stands_by(log, "one") is True
 
 
@@ -324,12 +346,8 @@ def test_reports_of_an_aggregator_that_hangs_keep_no_other_from_its_turn(
     log.append([beat_of("other/1/1/1")])
     report = ServiceReport(time=log._clock.now(), version="1", instance="other/1/1/1", works=(AGGREGATOR,))
     with running(log, "one", ELSEWHERE, replace(SETTINGS, takeover_after=0.3)):
-        for _ in range(100):
-            log.append([NewRecord(topic=SERVICES, key=f"{AGGREGATOR_KEY}two", value=to_json(report))])
-            if active(log) == ELSEWHERE:
-                break
-            threading.Event().wait(0.1)
-        assert active(log) == ELSEWHERE
+        again = NewRecord(topic=SERVICES, key=f"{AGGREGATOR_KEY}two", value=to_json(report))
+        eventually(lambda: log.append([again]) and active(log) == ELSEWHERE, every=0.1)
 
 
 def test_a_fenced_aggregator_keeps_no_session_and_no_thread(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,11 +391,15 @@ def test_a_process_that_fails_does_not_withdraw_its_report(log: MemoryLog) -> No
 
 
 def test_states_that_another_writes_are_signs_of_it_too(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "POLL", 0.1)
+    monkeypatch.setattr(following, "POLL", 0.05)
     log.append([beat_of("other/1/1/1")])
-    with running(log, "one", ELSEWHERE):
+    clock, looks, find = HandClock(), list[StandbyReader](), StandbyReader.find_turns
+    monkeypatch.setattr(StandbyReader, "find_turns", lambda reader: looks.append(reader) or find(reader))
+    with running(log, "one", ELSEWHERE, clock=clock):
         for _ in range(3):
-            threading.Event().wait(0.8 * SETTINGS.takeover_after)
+            clock.advance(0.8 * SETTINGS.takeover_after)
+            count = len(looks)
+            eventually(lambda count=count: len(looks) > count + 1)  # type: ignore[misc]
             log.append([NewRecord(topic=STATE, key="a repository", value=b"{}")])
         assert active(log) == "other/1/1/1"
 
