@@ -46,10 +46,10 @@ def settings(tmp_path: Path) -> MirrorSettings:
     return MirrorSettings(name="alpha", root=str(tmp_path / "root"), beat_interval=0.05)
 
 
-def wait(settings: MirrorSettings, log: Log, position: int, last: Record) -> None:
+def wait(settings: MirrorSettings, log: Log, position: int, last: Record, stop: threading.Event | None = None) -> None:
     """The wait of a mirror without a key at its start."""
     seals = OwnSeals("alpha", Path(settings.folder))
-    Namesakes(settings, OURS, position).wait(log, seals, last, threading.Event())
+    Namesakes(settings, OURS, position).wait(log, seals, last, stop or threading.Event())
 
 
 def beat(log: Log, instance: str, time: float = 100.0) -> Record:
@@ -59,31 +59,24 @@ def beat(log: Log, instance: str, time: float = 100.0) -> Record:
     return read_table(log, ACKS).records[ACKS, "alpha"]
 
 
-class Alive:
-    """Another mirror of the name, which sends heartbeats until the test ends."""
+class Alive(threading.Event):
+    """The `stop` of a mirror, during whose wait another mirror of the name sends a heartbeat."""
 
     def __init__(self, log: Log, clock: float = 100.0) -> None:
-        self._log, self._clock, self._stop = log, clock, threading.Event()
-        self._thread = threading.Thread(target=self._live)
+        super().__init__()
+        self._log, self._clock = log, clock
 
-    def _live(self) -> None:
-        while not self._stop.wait(0.01):
-            beat(self._log, OTHER, self._clock)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+    def wait(self, timeout: float | None = None) -> bool:
+        beat(self._log, OTHER, self._clock)
+        return super().wait(timeout)
 
 
 @pytest.mark.processes
 def test_a_mirror_waiting_for_its_namesake_outlasts_a_log_with_a_loss(log: Log, settings: MirrorSettings) -> None:
     last = beat(log, OTHER)
     wait(settings, log, BEYOND, last)  # silent: its place is free
-    with Alive(log), pytest.raises(BadConfig, match="works on there"):
-        wait(settings, log, 10**9, last)
+    with pytest.raises(BadConfig, match="works on there"):
+        wait(settings, log, 10**9, last, Alive(log))
 
 
 @pytest.mark.processes
@@ -92,8 +85,8 @@ def test_a_namesake_is_found_for_any_clock_of_its_machine(log: Log, settings: Mi
     last = beat(log, OTHER, clock)
     position = log.ends(ACKS)[0]
     wait(settings, log, position, last)  # silent: its place is free
-    with Alive(log, clock), pytest.raises(BadConfig, match="works on there"):
-        wait(settings, log, position, last)
+    with pytest.raises(BadConfig, match="works on there"):
+        wait(settings, log, position, last, Alive(log, clock))
 
 
 @pytest.mark.processes
@@ -103,8 +96,8 @@ def test_a_mirror_whose_namesake_was_found_silent_begins_at_once(log: Log, setti
     wait(settings, log, log.ends(ACKS)[0], last)
     wait(replace(settings, beat_interval=3600.0), log, log.ends(ACKS)[0], last)
     last = beat(log, OTHER)  # it was alive nevertheless
-    with Alive(log), pytest.raises(BadConfig, match="works on there"):
-        wait(settings, log, log.ends(ACKS)[0], last)
+    with pytest.raises(BadConfig, match="works on there"):
+        wait(settings, log, log.ends(ACKS)[0], last, Alive(log))
 
 
 class Watched:

@@ -172,26 +172,21 @@ def test_a_mirror_joins_once_a_former_one_of_its_name_is_silent(bench: Bench) ->
         joining.append(verb is Verb.JOIN and (Path(bench.settings().folder) / SILENT).exists())
         ask_for_mirror(bench.log, verb, NAME, wanted, backup=False, wait=PATIENCE)
 
-    def run(report: Callable[[Progress | CopyFailed], None]) -> bool:
+    def run(stop: threading.Event) -> bool:
         settings = replace(bench.settings(), beat_interval=0.1)
-        return bootstrap(settings, bench.log, BootstrapSettings(), ask=ask, report=report, stop=threading.Event())
+        return bootstrap(settings, bench.log, BootstrapSettings(), ask=ask, report=lambda event: None, stop=stop)
 
-    repeating = threading.Event()
+    class Alive(threading.Event):
+        """The former mirror sends a heartbeat while this one waits."""
 
-    def live() -> None:
-        while not repeating.wait(0.02):
+        def wait(self, timeout: float | None = None) -> bool:
             bench.log.append([former])
+            return super().wait(timeout)
 
-    alive = threading.Thread(target=live)
-    alive.start()
-    try:
-        with pytest.raises(BadConfig, match="another mirror of this name works on there"):
-            run(lambda event: None)
-    finally:
-        repeating.set()
-        alive.join()
+    with pytest.raises(BadConfig, match="another mirror of this name works on there"):
+        run(Alive())
     assert (state_of(bench), joining) == (MirrorState.INACTIVE, [False])
-    assert run(lambda event: None)
+    assert run(threading.Event())
     assert joining == [False, True]
 
 
