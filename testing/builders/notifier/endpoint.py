@@ -99,8 +99,9 @@ class Endpoint:
                     headers={name.lower(): value for name, value in self.headers.items()},
                     text=self.rfile.read(int(self.headers.get("content-length", 0))).decode("utf-8", "surrogateescape"),
                 )
+                decide = endpoint.reply  # of this request, though a test that waited for it gives another
                 endpoint.requests.append(request)
-                reply = endpoint.reply(request)
+                reply = decide(request)
                 if reply.hang is not None:
                     while not (reply.hang.wait(0.05) or endpoint.closing.is_set()):
                         pass

@@ -59,7 +59,7 @@ def deliveries(settings: WebhookSettings) -> Iterator[Deliveries]:
 
 
 def to(endpoint: Endpoint, **more: Any) -> Subscription:
-    return Subscription(url=endpoint.url, **{"timeout": 2.0, **more})
+    return Subscription(url=endpoint.url, **{"timeout": PATIENCE, **more})
 
 
 def states(deliveries: Deliveries) -> dict[str, int]:
@@ -579,17 +579,13 @@ def test_a_clock_that_is_set_back_delays_no_repeat_by_as_much(
             eventually(lambda: [each["attempt"] for each in deliveries.newest()] == [1])
             if while_running:
                 clock.set_back(30 * DAY)
-                eventually(
-                    lambda: deliveries.newest()[0]["mature_at"] == pytest.approx(clock.now() + 60, abs=1), timeout=15
-                )
+                eventually(lambda: deliveries.newest()[0]["mature_at"] == pytest.approx(clock.now() + 60, abs=1))
                 clock.advance(60)
             else:
                 webhooks.close()
                 clock.set_back(30 * DAY)
                 webhooks = open_webhooks(given, clock)
-                eventually(
-                    lambda: deliveries.newest()[0]["mature_at"] == pytest.approx(clock.now() + DAY, abs=1), timeout=15
-                )
+                eventually(lambda: deliveries.newest()[0]["mature_at"] == pytest.approx(clock.now() + DAY, abs=1))
                 clock.advance(DAY)  # an endpoint may have asked for as much
             eventually(lambda: states(deliveries) == {"delivered": 1})
         finally:

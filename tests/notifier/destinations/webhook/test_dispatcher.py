@@ -23,7 +23,7 @@ from testing.builders.notifier.notices import a_notice, an_event
 from testing.builders.notifier.notifying import FAST, PUBLIC
 from testing.builders.notifier.webhooks import open_webhooks
 from testing.clock import HandClock
-from testing.waiting import eventually
+from testing.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.processes
 
@@ -35,7 +35,7 @@ class Dispatching:
 
     def __init__(self, endpoint: Endpoint, settings: WebhookSettings, deliveries: Deliveries) -> None:
         self.endpoint, self.deliveries, self.clock = endpoint, deliveries, HandClock(time.time())
-        self.settings = replace(settings, subscriptions={"ci": Subscription(url=endpoint.url, timeout=2.0)})
+        self.settings = replace(settings, subscriptions={"ci": Subscription(url=endpoint.url, timeout=PATIENCE)})
 
     @contextmanager
     def running(self) -> Iterator[Webhooks]:

@@ -31,7 +31,7 @@ from notifier.destinations.webhook.subscription import Subscription
 from testing.builders.certificates import certificate
 from testing.builders.notifier.endpoint import Endpoint, Reply, Request
 from testing.faults.broker import FakeBroker
-from testing.waiting import eventually
+from testing.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.processes
 
@@ -182,7 +182,7 @@ def test_answer_decides_what_becomes_of_the_delivery(status: int, verdict: Deliv
 
 
 def send(
-    endpoint: Endpoint, *, timeout: float = 5.0, networks: object = LOOPBACK, method: str = "POST"
+    endpoint: Endpoint, *, timeout: float = PATIENCE, networks: object = LOOPBACK, method: str = "POST"
 ) -> AttemptResult:
     sender = RequestSender(networks=networks, allow_http=True)  # type: ignore[arg-type]
     try:
