@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""An edge in this process, over an embedded log; `edge` is shared by the tests of a module."""
+"""Edges in this process, over an embedded log; those that are no tests' own are shared by the tests of a module."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,13 +22,21 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Edge, Log
             max_body_bytes=10_000,
             max_uri_bytes=300,
             max_connections=50,
-            header_timeout=1.0,
-            body_timeout=1.5,
-            idle_timeout=1.0,
             without_id=("eng-workflow.build-anonymous",),
         ) as edge,
     ):
         yield edge, log
+
+
+@pytest.fixture(scope="module")
+def impatient_edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
+    """An edge that soon closes a connection on which nothing comes: no test may be late that wants to use one."""
+    folder = tmp_path_factory.mktemp("impatient")
+    with (
+        open_log(f"sqlite://{folder}/log.db", creates=True) as log,
+        Edge(log, folder, header_timeout=1.0, body_timeout=1.5, idle_timeout=1.0) as edge,
+    ):
+        yield edge
 
 
 @pytest.fixture

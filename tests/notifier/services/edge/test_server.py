@@ -47,8 +47,8 @@ def test_two_hundred_half_open_connections_keep_no_one_out(edge: Edge, sent: byt
 @pytest.mark.parametrize(
     "sent", [b"", HALF_HEAD, HALF_BODY, b"\r\n"], ids=["nothing", "half a head", "half a body", "a newline"]
 )
-def test_a_client_that_does_not_go_on_is_closed(edge: Edge, sent: bytes) -> None:
-    with connect(edge.port) as client:
+def test_a_client_that_does_not_go_on_is_closed(impatient_edge: Edge, sent: bytes) -> None:
+    with connect(impatient_edge.port) as client:
         client.sendall(sent)
         assert read_all(client) == b""
 
@@ -58,9 +58,9 @@ def test_a_client_that_does_not_go_on_is_closed(edge: Edge, sent: bytes) -> None
     [HALF_HEAD, HALF_BODY, b"\r\n", ANSWERED + b"\r\n", post()[:-2]],
     ids=["head", "body", "newlines", "newlines after an answer", "second head"],
 )
-def test_a_client_that_goes_on_slowly_is_closed(edge: Edge, start: bytes) -> None:
+def test_a_client_that_goes_on_slowly_is_closed(impatient_edge: Edge, start: bytes) -> None:
     ended = threading.Event()
-    with connect(edge.port) as client:
+    with connect(impatient_edge.port) as client:
         client.sendall(start)
 
         def trickle() -> None:
@@ -96,8 +96,8 @@ def test_a_connection_may_carry_more_heads_than_one_may_have_bytes(edge: Edge) -
             assert statuses(client.recv(1000)) == [200]
 
 
-def test_an_idle_connection_is_closed_after_its_answer(edge: Edge) -> None:
-    with connect(edge.port) as client:
+def test_an_idle_connection_is_closed_after_its_answer(impatient_edge: Edge) -> None:
+    with connect(impatient_edge.port) as client:
         client.sendall(post())
         assert statuses(read_all(client)) == [200]
 
