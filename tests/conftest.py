@@ -72,6 +72,8 @@ LONG = (
     "cli",
     "pushlog",
 )
+# Seconds of a slow test that names no limit: it makes thousands of steps, which take 20 s alone and minutes beside others.
+LIMIT_OF_SLOW = 1800
 AnyService = TypeVar("AnyService", bound=Service)
 
 
@@ -151,7 +153,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if SERVICE_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker("services")
+    give_slow_tests_time(items)
     items.sort(key=_rank)
+
+
+def give_slow_tests_time(items: Sequence[pytest.Item]) -> None:
+    """Let slow tests that name no limit take LIMIT_OF_SLOW."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(LIMIT_OF_SLOW))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -9,7 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.conftest import draw_samples, give_second_looks, pytest_ignore_collect, seed_hypothesis
+from tests.conftest import (
+    LIMIT_OF_SLOW,
+    draw_samples,
+    give_second_looks,
+    give_slow_tests_time,
+    pytest_ignore_collect,
+    seed_hypothesis,
+)
 
 PURE = "not slow and not services and not processes"
 STARTS_PROCESSES = "pytestmark = pytest.mark.processes\n"
@@ -148,3 +155,15 @@ def test_pure_tests_and_hunts_get_none_and_others_only_if_it_is_asked_for(
     asked: int | None, marks: tuple[str, ...]
 ) -> None:
     assert second_looks(asked, *marks) == []
+
+
+@pytest.mark.parametrize(
+    ("marks", "given"),
+    [(("slow",), [LIMIT_OF_SLOW]), (("slow", "timeout"), []), ((), [])],
+    ids=["slow", "slow-with-limit", "other"],
+)
+def test_slow_tests_without_a_limit_get_a_longer_one(marks: tuple[str, ...], given: list[int]) -> None:
+    added: list[pytest.MarkDecorator] = []
+    case = SimpleNamespace(get_closest_marker=lambda name: name in marks, add_marker=added.append)
+    give_slow_tests_time([case])  # type: ignore[list-item]
+    assert [mark.args[0] for mark in added] == given
