@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A successor at a path is announced after its predecessor, also if the predecessor's events are sent or read later."""
 
+import time
 from collections.abc import Collection
 from concurrent.futures import wait
 
 import pytest
 
-from hgext.vcsreplicator.aggregator.completeness import LATE, Completeness
+from hgext.vcsreplicator.aggregator.completeness import LATE, SLOW, Completeness
 from hgext.vcsreplicator.aggregator.decisions.aggregation import Aggregation
 from hgext.vcsreplicator.aggregator.decisions.succession import DEPARTURE_PATIENCE
 from hgext.vcsreplicator.aggregator.loading import GROUP
 from hgext.vcsreplicator.aggregator.session import Session
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, STATE, NewRecord, Record, partition_of, topics
+from hgext.vcsreplicator.status.findings import findings
+from hgext.vcsreplicator.status.follower import read_picture
+from hgext.vcsreplicator.status.services import Expectations
+from hgext.vcsreplicator.status.wording import Severity
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.records import AggregatorHeartbeat, Notice
 from hgext.vcsreplicator.words.roster import Roster, Verb
@@ -74,6 +79,11 @@ class Installation:
         """What the newest heartbeat says."""
         [beat] = [record.value for record in self.log.records(STATE) if record.key == GROUP]
         return from_json(AggregatorHeartbeat, beat or b"").alarms
+
+    def findings(self) -> list[tuple[Severity, str]]:
+        """What `check` says of repositories that wait."""
+        found = findings(read_picture(self.log), self.clock.now(), Expectations())
+        return [(each.level, each.text) for each in found if " waits since " in each.text]
 
     def noticed(self) -> list[tuple[int, int]]:
         """Generation and sequence of what was announced, in order."""
@@ -229,6 +239,34 @@ def test_check_names_a_partition_that_has_not_answered_for_a_minute(here: Instal
         here.log.leaderless.clear()
         here.step(session, 10.0)
         assert not any(map(is_about_events, here.alarms()))
+
+
+def test_check_says_when_a_successor_will_have_waited(here: Installation) -> None:
+    with here.session() as session:
+        here.push(here.successor, Type.CREATED)
+        here.step(session, SLOW - SETTINGS.beat)
+        assert here.findings() == []
+    with here.session() as session:  # another aggregator, for which the wait begins anew
+        ends = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(here.clock.now() + DEPARTURE_PATIENCE))
+        here.step(session, SETTINGS.beat)
+        [(severity, text)] = here.findings()
+        assert (severity, here.alarms()) == (Severity.WARNING, ())
+        assert f"that ends by itself at {ends} UTC if all partitions of events answer" in text
+        here.step(session, DEPARTURE_PATIENCE + SETTINGS.beat)
+        assert (here.noticed(), here.findings()) == ([(2, 1)], [])
+
+
+def test_check_says_when_the_departure_of_a_predecessor_is_waited_for(here: Installation) -> None:
+    with here.session() as session:
+        here.step(session, 90.0)
+        here.push(here.former, Type.CREATED)
+        here.push(here.successor, Type.CREATED)
+        ends = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(here.clock.now() + DEPARTURE_PATIENCE))
+        here.step(session, SLOW)
+        [(_, text)] = here.findings()
+        assert f"that ends by itself at {ends} UTC" in text
+        here.step(session, DEPARTURE_PATIENCE)
+        assert (here.noticed(), here.findings()) == ([(1, 1), (2, 1)], [])
 
 
 def test_check_says_why_a_successor_waits_for_a_slow_log(here: Installation) -> None:

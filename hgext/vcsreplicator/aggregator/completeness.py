@@ -8,6 +8,7 @@ counts only if all partitions answered for DEPARTURE_PATIENCE before it, since t
 A session that began without some partitions never finds such a time. It ends as soon as one of them answers.
 """
 
+import time
 from concurrent.futures import Future, wait
 
 import structlog
@@ -28,6 +29,10 @@ PAUSE = 0.5
 
 # Seconds after which an answer is late: who sent events to such a partition may have given up, and sends them again later.
 LATE = 5.0
+
+# Seconds after which a wait that ends by itself is long; how many of them are told.
+SLOW = DEPARTURE_PATIENCE / 2
+SHOWN = 10
 
 # What waits, and what an operator can do, if partitions do not answer, and if the log answers late.
 START_BROKERS = "notices of their repositories wait; start the brokers that have these partitions"
@@ -89,6 +94,19 @@ class Completeness:
             return f"topic {EVENTS}: the log does not say how many events it has; {START_BROKERS}"
         return self._failure if self._fails_since <= then else ""
 
+    def describe_waits(self) -> tuple[str, ...]:
+        """Return the successors that have waited for SLOW seconds for what may not be read, and when the wait ends."""
+        now, day, waits = self._clock.monotonic(), self._clock.now(), []
+        for name, (held, until) in self._aggregation.succession.list_unsure().items():
+            ends = _tell_time(day - now + max(until, self._answers_since + DEPARTURE_PATIENCE))
+            when = f"at {ends} if" if not (self._failure or self._unread) else f"{DEPARTURE_PATIENCE:.0f} s after"
+            if day - held.since >= SLOW:
+                waits.append(
+                    f"{held.event.path} ({name}) waits since {_tell_time(held.since)} until all that another repository at its "
+                    f"path may have sent is read; that ends by itself {when} all partitions of {EVENTS} answer"
+                )
+        return tuple(sorted(waits)[:SHOWN])
+
     def _find_ends(self) -> _TimedEnds:
         """Return the ends of all partitions, or of the unread partitions that answer."""
         ends = find_answered_ends(self._log, EVENTS, self._unread) or self._log.ends(EVENTS, self._unread or None)
@@ -122,3 +140,7 @@ class Completeness:
         self._fails_since = self._fails_since if self._failure else self._asked
         self._failure = reason
         self._answers_since, self._next = self._clock.monotonic(), None
+
+
+def _tell_time(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))

@@ -173,6 +173,7 @@ class Watch:
             ended=ended,
             overwritten=self._gate.list_overwritten(),
             namesakes=aggregation.levels.list_namesakes() or None,
+            waits=self._completeness.describe_waits(),
         )
         return NewRecord(topic=STATE, key=AGGREGATOR, value=to_json(beat))
 

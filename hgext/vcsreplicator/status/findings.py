@@ -51,6 +51,9 @@ def findings(picture: Picture, now: float, expected: Expectations) -> list[Findi
         Finding(level=Severity.CRITICAL, text=text, entry="VcsreplicatorAggregatorAlarm")
         for text in (picture.aggregator.alarms if picture.aggregator else ())
     ]
+    found += [
+        Finding(level=Severity.WARNING, text=text) for text in (picture.aggregator.waits if picture.aggregator else ())
+    ]
     found += find_mirror_troubles(picture, now, expected.warn, expected.critical)
     found += find_topics(picture, now)
     found += find_refused_rules(picture)

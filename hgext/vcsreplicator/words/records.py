@@ -221,7 +221,8 @@ class AggregatorHeartbeat:
     starts continues there. `partitions` is how many of that topic the aggregator reads. `instance` names the aggregator's process,
     and `ended` says that this is its last heartbeat, so that another one need not wait. `overwritten` are keys of `acks` whose
     mirror must write its record again, because another program wrote the newest. `namesakes` has, by mirror, the last two instances
-    that sent its heartbeats, if there are two: instance → the offset in `acks` of its newest.
+    that sent its heartbeats, if there are two: instance → the offset in `acks` of its newest. `waits` are long waits that end by
+    themselves, each in one line.
     """
 
     time: Time
@@ -236,6 +237,7 @@ class AggregatorHeartbeat:
     ended: bool = False
     overwritten: tuple[str, ...] = ()
     namesakes: Mapping[str, Mapping[str, Count]] | None = None
+    waits: tuple[str, ...] = ()
 
 
 @extensible

@@ -110,6 +110,18 @@ class Succession:
         """Whether a successor waits only because its predecessor may not be read."""
         return any(self._repositories[name].next_to_release() is held for name, held in self._unproven.items())
 
+    def list_unsure(self) -> dict[str, tuple[HeldEvent, float]]:
+        """Return the successors that wait, by id, only because departures may not be read.
+
+        The wait of each ends when everything is read up to the time beside it, by the monotonic clock.
+        """
+        found = {name: (held, held.taken_at) for name, held in self._unproven.items()}
+        for name, each in self._waits.items():
+            event, newest = each.held.event, max(other.newest_at for other in each.predecessors)
+            if all(other.occupies(event.path, event.generation) is None for other in each.predecessors):
+                found[name] = each.held, max(each.held.taken_at, newest) + DEPARTURE_PATIENCE
+        return {name: each for name, each in found.items() if self._repositories[name].next_to_release() is each[0]}
+
     def waits(self) -> list[Wait]:
         """Return the successors that wait by the newest decisions, longest wait first."""
         found = [wait for wait in self._waits.values() if wait.successor.next_to_release() is wait.held]
