@@ -124,6 +124,33 @@ def test_an_aggregator_that_is_fenced_stands_by_for_the_other(log: MemoryLog) ->
         eventually(lambda: stands_by(log, "one") is False)
 
 
+class CutOffLog(MemoryLog):
+    """The same log, by which a process reaches the broker of the topics, and not the one that coordinates its transactions."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        vars(self).update(vars(log))
+
+    def transactor(self, identity: str, *, group: str | None = None) -> MemoryTransactor:
+        raise Unavailable("the coordinator does not answer")
+
+
+def test_a_process_that_cannot_begin_keeps_no_other_from_its_turn(log: MemoryLog) -> None:
+    stop, second = threading.Event(), ELSEWHERE.replace("17", "18")
+    first = threading.Thread(
+        target=standby.run,
+        args=(SETTINGS, CutOffLog(log)),
+        kwargs={"stop": stop, "ready": lambda: None, "host": "one", "instance": ELSEWHERE},
+    )
+    first.start()
+    try:
+        stands_by(log, "one")
+        with running(log, "two", second):
+            eventually(lambda: active(log) == second, timeout=20.0)
+    finally:
+        stop.set()
+        first.join()
+
+
 class StoppableLog(MemoryLog):
     """The same log, by which a process that is stopped, as by SIGSTOP, does nothing."""
 

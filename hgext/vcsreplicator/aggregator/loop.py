@@ -40,8 +40,9 @@ def run(
     clock: Clock | None = None,
     state: Table | None = None,
     instance: str | None = None,
+    begun: Callable[[], None] = lambda: None,
 ) -> None:
-    """Aggregate until `stop` is set; call `ready` once all is loaded.
+    """Aggregate until `stop` is set; call `begun` once no other aggregator can write, and `ready` once all is loaded.
 
     `state` is what that topic had, if it was read; `instance` names this process in heartbeats. Retries an unavailable log
     indefinitely. Raises Fenced, BadConfig, and Poisoned if an exception comes again without its cause.
@@ -56,6 +57,7 @@ def run(
                 if transactor is None:
                     state = state or read_state(log, stop)
                     transactor = log.transactor(IDENTITY)
+                    begun()
                 else:
                     transactor.renew()
                 written = sessions[0].written if sessions else None

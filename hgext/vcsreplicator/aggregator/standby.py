@@ -49,6 +49,9 @@ def run(
     ACTIVE.set(0)
     with Presence(log, f"{AGGREGATOR_KEY}{host}", instance, clock) as presence:
 
+        def note_begun() -> None:  # not before: one that cannot begin must keep no other from its turn
+            presence.report([AGGREGATOR], interval=settings.beat)
+
         def note_loaded() -> None:
             presence.report([AGGREGATOR])  # rarely: from now on the heartbeats of the session are the signs
             announce()
@@ -68,9 +71,17 @@ def run(
             turn = [state]
             del state  # all that the topic had: the session takes it, and lets go of it
             ACTIVE.set(1)
-            presence.report([AGGREGATOR], interval=settings.beat)
             try:
-                loop.run(settings, log, stop=stop, ready=note_loaded, clock=clock, state=turn.pop(), instance=instance)
+                loop.run(
+                    settings,
+                    log,
+                    stop=stop,
+                    ready=note_loaded,
+                    clock=clock,
+                    state=turn.pop(),
+                    instance=instance,
+                    begun=note_begun,
+                )
             except Fenced as error:
                 logger.warning("fenced", reason=str(error))
                 is_fenced = True
