@@ -63,7 +63,10 @@ def clear_gauges(name: str) -> None:
 
 @dataclass(slots=True)
 class Courier:
-    """One destination at work; `run` may be called again after it raised."""
+    """One destination at work; `run` may be called again after it raised.
+
+    While it `cannot_begin`, the log does not let it take the place of another notifier's.
+    """
 
     name: str
     settings: DestinationSettings
@@ -75,6 +78,7 @@ class Courier:
     requests: SharedRequests
     chance: Callable[[], float] = random.random
     started: threading.Event = field(default_factory=threading.Event)
+    cannot_begin: bool = False
     _reader: NoticeReader | None = None
     _failing_since: float | None = None
 

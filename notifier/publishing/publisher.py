@@ -120,7 +120,8 @@ def _run_couriers(
                     turns.lose(name)
                 begun = turns.find_turns()
                 at_work |= {name: threads.submit(_keep_at_work, couriers[name], stop) for name in begun}
-                presence.report(at_work, interval=BEAT)
+                # One that cannot begin must keep no other notifier from its turn.
+                presence.report((name for name in at_work if not couriers[name].cannot_begin), interval=BEAT)
                 for name in couriers:
                     ACTIVE.labels(name).set(name in at_work)
                 if is_ready:
@@ -154,6 +155,7 @@ def _keep_at_work(courier: Courier, service_stop: threading.Event) -> None:
             try:
                 if position is None:  # opened once: a second one would fence another notifier that began meanwhile
                     position = StoredPosition(courier.name, courier.log, courier.clock)
+                    courier.cannot_begin = False
                     opened.callback(position.close)
                 courier.run(position)
             except Fenced as error:
@@ -164,6 +166,7 @@ def _keep_at_work(courier: Courier, service_stop: threading.Event) -> None:
                 service_stop.set()
                 raise
             except Exception as error:
+                courier.cannot_begin = position is None
                 failures = 1 if courier.clock.monotonic() - began > 60 else failures + 1
                 if isinstance(error, Unavailable):
                     logger.error("destination cannot begin", reason=str(error), failures=failures)

@@ -32,7 +32,8 @@ from notifier.publishing import publisher
 from notifier.publishing.position import StoredPosition, group
 from notifier.publishing.settings import read
 from testing.builders.certificates import certificate
-from testing.builders.notifier.notices import a_notice, an_event, identifier, publish, publish_pushes
+from testing.builders.log.memorylog import MemoryLog, MemoryTransactor
+from testing.builders.notifier.notices import a_notice, an_event, identifier, publish, publish_pushes, with_topics
 from testing.builders.notifier.notifying import FAST, Notifier, Scripted
 from testing.waiting import eventually
 
@@ -701,3 +702,31 @@ def test_a_stop_ends_the_wait_for_notices(log: Log, notifier: Notifier, monkeypa
     monkeypatch.setattr("notifier.publishing.courier.IDLE_WAIT", 3600.0)
     notifier.start(it=Scripted())
     notifier.stop()
+
+
+class CutOffLog(MemoryLog):
+    """The same log, by which a process reaches the broker of the topics, and not the one that coordinates its transactions."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        vars(self).update(vars(log))
+
+    def transactor(self, identity: str, *, group: str | None = None) -> MemoryTransactor:
+        raise Unavailable("the coordinator does not answer")
+
+
+def test_a_notifier_that_cannot_begin_keeps_no_other_from_its_turn(tmp_path: Path) -> None:
+    log, destination = MemoryLog(), Scripted()
+    with_topics(log)
+    publish_pushes(log, "x", 1, 1)
+    notifiers = []
+    for name, its_log in (("cut-off", CutOffLog(log)), ("well", log)):
+        (tmp_path / name).mkdir()
+        notifiers.append(Notifier(its_log, tmp_path / name, host=name, instance=OTHER.replace("17", name)))
+    try:
+        notifiers[0].start(it=Scripted())
+        notifiers[1].start(it=destination)
+        eventually(lambda: destination.told("x") == [1], timeout=20.0)
+    finally:
+        for each in notifiers:
+            each.stop()
+            each.state.close()
