@@ -106,7 +106,7 @@ def test_no_new_master_takes_the_source_of_any_former_one(source: str) -> None:
     former = find_former(picture, known)
     assert former == {"hg://first", "hg://second", "hg://old", "hg://quiet"}
     [problem] = find_rivals(picture, known, former, source, 100.0)
-    assert problem.endswith("expected a name that none had")
+    assert problem.endswith("expected a name that no master had")
 
 
 @pytest.mark.parametrize("change", [{"path": "z"}, {"deleted": True}])
