@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..config import Config
-from ..words.errors import Refused, quote_value
+from ..words.errors import Refused, quote_value, visible
 from ..words.secrecy import is_secret_header
 from ..words.shape import plain
 from .display import print_listing
@@ -45,6 +45,8 @@ def list_(config: Config, destination: str | None, as_json: bool) -> None:
     """List the subscriptions; of a secret only its file is shown."""
     with open_deliveries(config, destination) as deliveries:
         found = [_as_data(each) for each in deliveries.subscriptions.all()]
+        for lost in deliveries.subscriptions.list_unreadable():
+            click.echo(f"{visible(lost.name)} cannot be read, and gets nothing: {visible(lost.reason)}", err=True)
     headings = ("name", "state", "url", "types", "filter", "from")
     print_listing(found, headings, map(_row_of, found), as_json=as_json)
 

@@ -16,7 +16,7 @@ from prometheus_client import Counter
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.log.requests import NOTHING, OperatorRequest
 from hgext.vcsreplicator.words.clock import Clock
-from hgext.vcsreplicator.words.errors import BadConfig, Fenced, ReplicationError, Unavailable
+from hgext.vcsreplicator.words.errors import BadConfig, Fenced, ReplicationError, Unavailable, visible
 from hgext.vcsreplicator.words.records import ServiceTrouble
 
 from ...delivery.destination import DeliveryOutcome, Destination, Write
@@ -128,6 +128,12 @@ class Webhooks:
         if (failure := self._dispatcher.failure) is not None:
             text = f"destination {self.name} delivers nothing: {failure[0]}; see: journalctl -u vcsreplicator-notifier"
             found.append(ServiceTrouble(text=text, since=failure[1]))
+        for lost in self._deliveries.subscriptions.list_unreadable():
+            text = (
+                f"subscription {lost.name} of {self.name} cannot be read, and gets nothing: {visible(lost.reason)};"
+                f" vcsreplicator subscription remove {shlex.quote(lost.name)} --yes, and add it again"
+            )
+            found.append(ServiceTrouble(text=text, since=lost.created_at, is_urgent=True))
         for each in self._deliveries.subscriptions.all():
             if each.origin == "command" and not each.subscription.is_signed:
                 text = (

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The stored subscriptions of a webhook destination, and their history."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 
 from hgext.vcsreplicator.words import shape
-from hgext.vcsreplicator.words.errors import BadConfig, MalformedEvent, Unavailable
+from hgext.vcsreplicator.words.errors import BadConfig, MalformedEvent
 from hgext.vcsreplicator.words.shape import Time, extensible
 
 from ...clients.database import Database
@@ -24,6 +24,17 @@ class StoredSubscription:
     created_at: float
     paused_reason: str | None
     failing_since: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadableSubscription:
+    """A stored subscription of another release, or of another writer of the log; nothing is sent for it."""
+
+    id: int
+    name: str
+    origin: str
+    created_at: float
+    reason: str
 
 
 @extensible
@@ -54,15 +65,26 @@ class SubscriptionTable:
         self._db = db
 
     def all(self) -> list[StoredSubscription]:
-        """Return the subscriptions that are not removed, in the order of their making."""
-        rows = [dict(zip(sql.SUBSCRIPTION_COLUMNS, row, strict=True)) for row in self._db.rows(sql.SUBSCRIPTIONS)]
-        return [
-            StoredSubscription(**{**row, "subscription": _read_subscription(row["name"], row["subscription"])})
-            for row in rows
-        ]
+        """Return the subscriptions that can be read and are not removed, in the order of their making."""
+        return [each for each in self._read() if isinstance(each, StoredSubscription)]
+
+    def list_unreadable(self) -> list[UnreadableSubscription]:
+        """Return the subscriptions that cannot be read and are not removed."""
+        return [each for each in self._read() if isinstance(each, UnreadableSubscription)]
+
+    def _read(self) -> Iterator[StoredSubscription | UnreadableSubscription]:
+        for values in self._db.rows(sql.SUBSCRIPTIONS):
+            row = dict(zip(sql.SUBSCRIPTION_COLUMNS, values, strict=True))
+            try:
+                row["subscription"] = shape.from_json(Subscription, row["subscription"].encode())
+            except MalformedEvent as error:
+                known = {name: row[name] for name in ("id", "name", "origin", "created_at")}
+                yield UnreadableSubscription(**known, reason=str(error))
+            else:
+                yield StoredSubscription(**row)
 
     def records(self) -> dict[str, SubscriptionRecord]:
-        """Return for the log what `all` returns, by name, also what this release cannot read."""
+        """Return for the log those that are not removed, by name, also what cannot be read."""
         names = [member.name for member in fields(SubscriptionRecord)]
         return {
             name: SubscriptionRecord(**dict(zip(names, columns, strict=True)))
@@ -102,7 +124,7 @@ class SubscriptionTable:
 
         Raises BadConfig if a command added a subscription of the same name.
         """
-        known = {each.name: each for each in self.all()}
+        known = {each.name: each for each in self._read()}
         for name, each in known.items():
             if each.origin == "file" and name not in wanted:
                 self.remove(name, who="configuration", now=now)
@@ -113,10 +135,18 @@ class SubscriptionTable:
             elif existing.origin != "file":
                 wrong = "exists already, added by a command; remove one of them"
                 raise BadConfig(f"subscriptions.{name}: {wrong}: vcsreplicator subscription remove {name} --yes")
-            elif existing.subscription != subscription:
+            elif isinstance(existing, UnreadableSubscription) or existing.subscription != subscription:
                 self.change(existing, subscription, "changed", who="configuration", now=now)
 
-    def change(self, stored: StoredSubscription, wanted: Subscription, what: str, *, who: str, now: float) -> None:
+    def change(
+        self,
+        stored: StoredSubscription | UnreadableSubscription,
+        wanted: Subscription,
+        what: str,
+        *,
+        who: str,
+        now: float,
+    ) -> None:
         """Put another subscription in the place of a stored one; what waits for it stays."""
         with self._db.writing():
             self._db.run(sql.CHANGE_SUBSCRIPTION, (shape.to_json(wanted).decode(), stored.id))
@@ -166,10 +196,3 @@ class SubscriptionTable:
         """Return a subscription's number, even if this release cannot read it."""
         rows = self._db.rows(sql.NAMED, (name,))
         return int(rows[0][0]) if rows else None
-
-
-def _read_subscription(name: str, content: str) -> Subscription:
-    try:
-        return shape.from_json(Subscription, content.encode())
-    except MalformedEvent as error:  # of another release; no message is wrong because of it
-        raise Unavailable(f"subscription {name}: {error}; remove it and add it again") from error

@@ -110,6 +110,23 @@ def test_no_name_of_a_subscription_in_the_log_adds_a_command_to_ours(tmp_path: P
     assert "subscription rotate 'y;reboot'" in texts
 
 
+def test_a_subscription_in_the_log_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    settings, log = WebhookSettings(database=str(tmp_path / "deliveries.db")), with_topics(MemoryLog())
+    record = SubscriptionRecord(origin="command", content="{}", created_at=1.0)
+    log.append(
+        [
+            NewRecord(topic=NOTIFIER, key="database/hooks", value=b'{"id":"of another machine"}'),
+            NewRecord(topic=NOTIFIER, key="subscription/hooks/x;y", value=to_json(record)),
+        ]
+    )
+    with closing(Webhooks("hooks", settings, HandClock(), log)) as webhooks:
+        webhooks.restore(log.append)
+        [trouble] = webhooks.find_troubles()
+    assert trouble.is_urgent
+    assert trouble.text.startswith("subscription x;y of hooks cannot be read, and gets nothing: Subscription: ")
+    assert "vcsreplicator subscription remove 'x;y' --yes" in trouble.text
+
+
 def test_the_file_may_not_hold_a_key_and_no_key_is_quoted() -> None:
     key = make_key()
     with pytest.raises(ValueError, match=r"subscriptions\.ci\.key: expected none; .* in secrets") as refused:

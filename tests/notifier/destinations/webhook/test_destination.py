@@ -471,13 +471,28 @@ def test_a_filter_that_breaks_is_named_in_the_log_with_the_reason(
     assert line["reason"].startswith("TypeError: ")
 
 
-def test_subscription_of_another_release_is_named_and_can_be_removed(deliveries: Deliveries) -> None:
-    assert deliveries.subscriptions.add("a", Subscription(url="https://x/"), origin="command", who="dana", now=1.0)
+def test_a_subscription_that_cannot_be_read_is_left_out_alone(
+    log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries
+) -> None:
+    assert deliveries.subscriptions.add("bad", Subscription(url="https://x/"), origin="command", who="dana", now=1.0)
     deliveries._db.run("UPDATE subscriptions SET content = '{}'")
-    with pytest.raises(Unavailable, match=r"subscription a: .*'url' is missing; remove it and add it again"):
-        deliveries.subscriptions.all()
-    assert deliveries.subscriptions.remove("a", who="dana", now=2.0)
-    assert deliveries.subscriptions.all() == []
+    with Endpoint() as endpoint:
+        notifier.start(hooks=replace(settings, subscriptions={"a": to(endpoint)}))
+        publish_pushes(log, "x", 1, 1)
+        eventually(lambda: endpoint.requests)
+    [bad] = deliveries.subscriptions.list_unreadable()
+    assert "'url' is missing" in bad.reason
+    assert deliveries.subscriptions.remove("bad", who="dana", now=2.0)
+    assert deliveries.subscriptions.list_unreadable() == []
+
+
+def test_the_file_replaces_what_cannot_be_read_of_it(deliveries: Deliveries) -> None:
+    wanted = Subscription(url="https://x/")
+    deliveries.subscriptions.follow_file({"a": wanted, "gone": wanted}, now=1.0)
+    deliveries._db.run("UPDATE subscriptions SET content = '{}'")
+    deliveries.subscriptions.follow_file({"a": wanted}, now=2.0)
+    assert [(each.id, each.subscription) for each in deliveries.subscriptions.all()] == [(1, wanted)]
+    assert deliveries.subscriptions.list_unreadable() == []
 
 
 def test_a_stop_ends_hanging_attempts_and_the_next_start_repeats_them(
