@@ -48,12 +48,19 @@ class LineFile:
         """Open the file that the path names now, and return its descriptor.
 
         Raises OSError, or Unavailable for a pipe or a device: it cannot be synced, so each attempt would write the line again. Also
-        for a file that another process writes: each would cut lines of the other.
+        for a file that another process writes: each would cut lines of the other. And for a link, which who may write the folder
+        may have put there, to another file of this user.
         """
         if self._file is not None and not self._is_current():
             self.close()
         if self._file is None:
-            self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY, 0o640)
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
+            try:
+                self._file = os.open(self.path, flags, 0o640)
+            except OSError as error:
+                if not os.path.islink(self.path):
+                    raise
+                raise Unavailable(f"{self.path}: is a link; name the file itself") from error
             if not stat.S_ISREG(os.fstat(self._file).st_mode):
                 self.close()
                 raise Unavailable(

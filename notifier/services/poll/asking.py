@@ -115,7 +115,8 @@ class Asker:
             raise HostUnavailable(f"{url}: no whole answer within {self._timeout:g} s") from None
         except httpx.HTTPError as error:
             raise HostUnavailable(f"{url}: {str(error) or type(error).__name__}") from error
-        answer = read_answer(text, url)
+        # Seconds for one of LARGEST bytes, while other hosts are answered.
+        answer = await asyncio.to_thread(read_answer, text, url)
         return Asked(answer=answer, etag=_find_etag(response), link=_find_link(url, response))
 
     async def close(self) -> None:

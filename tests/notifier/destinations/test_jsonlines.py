@@ -124,6 +124,24 @@ def test_full_disk_is_waited_out_and_leaves_no_half_line(tmp_path: Path, monkeyp
     assert sequences(file) == [1]
 
 
+def test_a_link_to_another_file_is_not_followed(tmp_path: Path) -> None:
+    other, file = tmp_path / "other", tmp_path / "out.jsonl"
+    other.write_bytes(b"no line")
+    file.symlink_to(other)
+    with pytest.raises(Unavailable, match=r"out\.jsonl: is a link; name the file itself"):
+        opened(file).start()
+    assert other.read_bytes() == b"no line"
+    file.unlink()
+    destination = opened(file)
+    assert send(destination, 1) == [None]
+    file.rename(tmp_path / "rotated")
+    file.symlink_to(other)
+    [error] = send(destination, 1)
+    assert error is not None
+    assert "is a link" in error
+    assert other.read_bytes() == b"no line"
+
+
 REFUSED = "is a pipe or a device, where no line can be synced; name a regular file"
 
 

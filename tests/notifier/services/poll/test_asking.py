@@ -12,6 +12,8 @@ import pytest
 
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Unavailable
+from notifier.messages.pushes import PushesAnswer
+from notifier.services.poll import asking
 from notifier.services.poll.asking import AnswerTooLarge, Asker
 from notifier.services.poll.settings import PollSettings
 
@@ -68,6 +70,19 @@ def ask(server: Any, path: str) -> None:
 def test_answer_without_an_end_is_given_up(hostile: Any) -> None:
     with pytest.raises(AnswerTooLarge):
         ask(hostile, "/endless")
+
+
+def test_a_large_answer_is_read_beside_the_loop(hostile: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a host that sends the largest keeps the poller from all others for seconds."""
+    threads = list[threading.Thread]()
+
+    def read(text: bytes, where: str) -> PushesAnswer:
+        threads.append(threading.current_thread())
+        return PushesAnswer(last=len(text), pushes=())
+
+    monkeypatch.setattr(asking, "read_answer", read)
+    ask(hostile, "/short")
+    assert threads != [threading.main_thread()]
 
 
 def test_redirect_is_not_followed(hostile: Any) -> None:
