@@ -22,6 +22,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Edge, Log
             max_body_bytes=10_000,
             max_uri_bytes=300,
             max_connections=50,
+            idle_timeout=1.0,  # a test asks all at once, and reads until the end
             without_id=("eng-workflow.build-anonymous",),
         ) as edge,
     ):

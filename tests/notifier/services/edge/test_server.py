@@ -89,8 +89,8 @@ def test_a_body_has_its_own_time(tmp_path: Path, log: Log) -> None:
         assert statuses(read_all(client)) == [200]
 
 
-def test_a_connection_may_carry_more_heads_than_one_may_have_bytes(edge: Edge) -> None:
-    with connect(edge.port) as client:
+def test_a_connection_may_carry_more_heads_than_one_may_have_bytes(tmp_path: Path, log: Log) -> None:
+    with Edge(log, tmp_path) as edge, connect(edge.port) as client:
         for _ in range(HEAD_BYTES // 4000 + 2):
             client.sendall(post(SOME, b"{}", f"X-Long: {'x' * 4000}"))
             assert statuses(client.recv(1000)) == [200]
@@ -127,9 +127,9 @@ def test_a_client_that_asks_for_thousands_of_answers_at_once_is_closed(edge: Edg
         assert len(statuses(read_all(client))) < 5000
 
 
-def test_a_client_that_reads_its_answers_may_let_requests_wait(edge: Edge) -> None:
+def test_a_client_that_reads_its_answers_may_let_requests_wait(tmp_path: Path, log: Log) -> None:
     request = HEARTBEAT.replace(b"1.0", b"1.1")
-    with connect(edge.port) as client:
+    with Edge(log, tmp_path) as edge, connect(edge.port) as client:
         client.sendall(request * 5)
         received = b""
         for answered in range(1, 300):
