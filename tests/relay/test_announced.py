@@ -85,7 +85,7 @@ def test_a_push_that_waits_for_mirrors_holds_no_lock(master: Master, log: Log) -
     with running_relay(master.settings(), log), pushing(master) as push:
         newest(log, 2)
         bookmark = ("-R", str(master.root / "one"), "bookmark", "-r", "0", "mark")
-        master.operate(*bookmark, "--config", "ui.timeout=10", "--config", "vcsreplicator.acknowledge=log")
+        master.operate(*bookmark, "--config", "ui.timeout=60", "--config", "vcsreplicator.acknowledge=log")
         assert not push.done()
         announce(log, newest(log, 3))
         assert ANNOUNCED.search(push.result())

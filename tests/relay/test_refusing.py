@@ -23,7 +23,7 @@ from hgext.vcsreplicator.relay.sending import EventSender
 from hgext.vcsreplicator.words.errors import Unavailable
 from testing.builders.master.pushing import Master, events, running_relay
 from testing.clock import HandClock
-from testing.waiting import eventually
+from testing.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.processes
 
@@ -54,7 +54,9 @@ class Failing:
 @pytest.fixture
 def master() -> Iterator[Master]:
     folder = Path(tempfile.mkdtemp(prefix="push-"))  # a socket's path may have 107 bytes
-    yield Master(folder, f"relay = {folder}/relay.sock\nunavailable = refuse\nacknowledge-timeout = 20").set_up()
+    yield Master(
+        folder, f"relay = {folder}/relay.sock\nunavailable = refuse\nacknowledge-timeout = {PATIENCE}"
+    ).set_up()
     shutil.rmtree(folder)
 
 
@@ -65,10 +67,9 @@ def log(tmp_path: Path) -> Iterator[Any]:
         yield Failing(log)
 
 
-def impatient(master: Master) -> None:
-    """From now on pushes wait for a moment only."""
-    with (master.folder / "master.hgrc").open("a") as hgrc:
-        hgrc.write("[vcsreplicator]\nacknowledge-timeout = 0.5\n")
+def patience(master: Master, seconds: float) -> None:
+    """From now on pushes wait so long for the relay."""
+    master.configure(f"[vcsreplicator]\nacknowledge-timeout = {seconds}\n")
 
 
 def check_refused(master: Master, name: str) -> None:
@@ -93,9 +94,10 @@ def test_a_push_is_refused_while_the_log_is_down_and_accepted_afterwards(master:
         master.create("one")
         master.commit("one", "a")
         log.down.set()
-        impatient(master)
+        patience(master, 0.5)
         check_refused(master, "one")
         log.down.clear()
+        patience(master, PATIENCE)
         eventually(lambda: RECORDED in master.push("one", check=False), "the push is accepted")
     assert [event.seq for event in events(log)["one"]] == [1, 2]
 
@@ -111,12 +113,13 @@ def test_a_log_that_takes_nothing_is_noticed_by_the_second_push(master: Master, 
     with running_relay(master.settings(), log):
         master.create("one")
         log.full.set()
-        impatient(master)
+        patience(master, 0.5)
         master.commit("one", "a")
         assert "the push is kept and will be sent" in master.push("one")
         master.commit("one", "b")
         check_refused(master, "one")
         log.full.clear()
+        patience(master, PATIENCE)
         eventually(lambda: RECORDED in master.push("one", check=False), "the push is accepted")
     assert [event.seq for event in events(log)["one"]] == [1, 2, 3]
 
@@ -126,11 +129,12 @@ def test_a_clone_into_a_root_is_refused_and_nothing_is_left(master: Master, log:
         master.develop("init", str(master.folder / "clone-outside"))
         master.commit("outside", "a")
         log.down.set()
-        impatient(master)
+        patience(master, 0.5)
         words = ("clone", "-q", "--pull", str(master.folder / "clone-outside"), str(master.root / "copy"))
         assert REFUSED in master.operate(*words, check=False)
         assert not (master.root / "copy").exists()
         log.down.clear()
+        patience(master, PATIENCE)
         eventually(lambda: not master.operate(*words, check=False), "it is accepted")
     assert [event.type for event in events(log)["copy"]] == ["created", "changed"]
 
@@ -171,7 +175,7 @@ def test_an_administrator_may_accept_a_change_all_the_same(master: Master, log: 
         master.commit("one", "a")
         assert RECORDED in master.push("one")
         log.down.set()
-        impatient(master)
+        patience(master, 0.5)
         words = ("-R", str(master.root / "one"), "bookmark", "-r", "0", "mark")
         assert REFUSED in master.operate(*words, check=False)
         master.operate(*words, "--config", "vcsreplicator.unavailable=accept")
