@@ -194,6 +194,9 @@ def test_no_push_is_taken_into_a_file_that_is_not_as_its_index(master: Master, l
     assert f"data/large.d is damaged: it has {len(damaged)} bytes, and its index names {len(whole)}" in said
     assert "rollback completed" in said
     assert "hg verify" in said
+    eventually(
+        lambda: [trouble for trouble in newest_report(log).troubles if "data/large.d is damaged" in trouble.text]
+    )
     assert [event.type for event in events(log)["one"]] == ["created", "changed", "changed"]
     contents.write_bytes(whole)
     master.push("one")
