@@ -6,32 +6,67 @@ What is played is the loop around them (`aggregator.loop`, `aggregator.standby`)
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+
 from hgext.vcsreplicator.aggregator import standby
 from hgext.vcsreplicator.aggregator.decisions.poison import Poison
 from hgext.vcsreplicator.aggregator.loading import IDENTITY, read_beat, read_state
+from hgext.vcsreplicator.aggregator.recent_notices import RecentNotices
 from hgext.vcsreplicator.aggregator.session import Session
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
-from hgext.vcsreplicator.log import Transactor
+from hgext.vcsreplicator.log import NOTICES, Record
 from hgext.vcsreplicator.log.standby import POLL, Rival, StandbyReader
 from hgext.vcsreplicator.log.table import Table
 from hgext.vcsreplicator.words.clock import Silence
 from hgext.vcsreplicator.words.errors import Expired, Fenced, Unavailable
-from hgext.vcsreplicator.words.records import AGGREGATOR
+from hgext.vcsreplicator.words.records import AGGREGATOR, Notice
 from hgext.vcsreplicator.words.roster import Roster
+from hgext.vcsreplicator.words.shape import from_json
+from testing.campaign.faults import Strike
+from testing.campaign.log import Call, ProcessTransactor
 from testing.campaign.process import Process
 
 
 class Aggregator(Process):
-    """Stands by, or works; all that it keeps is in the log."""
+    """Stands by, or works; what it keeps is in the log, but for the newest notices: while it has to write some again, it lives."""
+
+    # The ids of the notices that it has to write again.
+    _owed: frozenset[str] = frozenset()
+    rival: Aggregator
+
+    @property
+    def can_step(self) -> bool:
+        return super().can_step and not self.rival.is_owing()
+
+    def is_remembering(self, notices: Collection[Record]) -> bool:
+        """Whether it is at work and would write these notices again."""
+        if not self._is_alive or self.is_frozen or self.rival.is_frozen or self._transactor is None:
+            return False
+        is_newest = self._transactor._transactor._epoch == self.stage.log._epochs[IDENTITY]
+        return is_newest and {record.value for record in notices} <= self._recent._written.keys()
+
+    def is_owing(self) -> bool:
+        if self._owed:
+            self._owed -= list_ids(self.stage.log.records(NOTICES))
+        return bool(self._owed)
+
+    def owe(self, notices: Collection[Record]) -> None:
+        self._owed |= list_ids(notices)
+
+    def _strike(self, kind: Call) -> Callable[[], None]:
+        if self.is_owing():
+            self.delay(Strike.KILL, Strike.KILL_AFTER, Strike.LOSE_MACHINE, Strike.FREEZE, Strike.SUSPEND)
+        return super()._strike(kind)
 
     def begin(self) -> None:
         key = str(self.folder / "aggregator.key")
         self._settings = AggregatorSettings(beat=1.5, takeover_after=3.0, key=key)
         self._poison, self._silence = Poison(), Silence(self.clock.monotonic())
         self._reader: StandbyReader | None = None
-        self._transactor: Transactor | None = None
+        self._transactor: ProcessTransactor | None = None
         self._session: Session | None = None
         self._written: Roster | None = None
+        self._recent = RecentNotices(self.clock)
         self._has_turn = self._is_fenced = False
 
     def step(self) -> None:
@@ -80,11 +115,12 @@ class Aggregator(Process):
         if self._transactor is None:
             state = read_state(self.log, self.stop)
             self._transactor = self.log.transactor(IDENTITY)
+            self._recent = RecentNotices(self.clock)
         else:
             self._transactor.renew()
         self._session = Session(
             self._settings, self.log, self._transactor, self.clock, self._poison, self._silence, self.stop, state,
-            self._written, f"{self.name} {self.life}",
+            self._written, f"{self.name} {self.life}", self._recent,
         )  # fmt: skip
 
     def _close(self) -> None:
@@ -92,3 +128,7 @@ class Aggregator(Process):
             self._written = self._session.written
             self._session.close()
             self._session = None
+
+
+def list_ids(notices: Collection[Record]) -> frozenset[str]:
+    return frozenset(from_json(Notice, record.value or b"").event.id for record in notices)

@@ -232,12 +232,14 @@ class Checker:
         return False
 
     def _store(self, seen: Seen) -> None:
-        """Take a stored position; once after each loss of notices a destination may begin again."""
-        if seen.offset < self._stored.get(seen.who, 0):
-            if seen.who not in self._may_go_back:
-                self._report(seen, "repeated: the position went back")
-            self._may_go_back.discard(seen.who)
+        """Take a stored position; once after each loss of notices a destination may begin again, also where it stood."""
+        stored = self._stored.get(seen.who, 0)
+        if seen.offset < stored and seen.who not in self._may_go_back:
+            self._report(seen, "repeated: the position went back")
+        if seen.offset <= stored and seen.who in self._may_go_back:
             self._confirmed = {each for each in self._confirmed if each[0] != seen.who}
+        if seen.offset < stored:
+            self._may_go_back.discard(seen.who)
         self._stored[seen.who] = seen.offset
 
     def _gate(self, seen: Seen) -> None:

@@ -15,7 +15,6 @@ from hgext.vcsreplicator.log import (
     Record,
     Topic,
     TopicComparison,
-    Transactor,
 )
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Rewound, Unavailable
@@ -108,7 +107,7 @@ class ProcessLog(Log):
     def reader(self, positions: Mapping[PartitionKey, int]) -> Reader:
         return ProcessReader(self, self.memory.reader(positions))
 
-    def transactor(self, identity: str, *, group: str | None = None) -> Transactor:
+    def transactor(self, identity: str, *, group: str | None = None) -> "ProcessTransactor":
         return self.call(lambda: ProcessTransactor(self, identity, self.memory.transactor(identity, group=group)))
 
     def member(self, group: str, topic: str) -> GroupMember:
@@ -193,11 +192,14 @@ class ProcessTransactor:
         group: str | None = None,
         positions: Mapping[PartitionKey, int] | None = None,
         metadata: Mapping[PartitionKey, str] | None = None,
+        newest: Mapping[PartitionKey, int] | None = None,
     ) -> list[tuple[int, int]]:
         assert not self._is_unclear, f"{self._identity}: committed again before it was renewed"
 
         def act() -> list[tuple[int, int]]:
-            places = self._transactor.commit(messages, group=group, positions=positions, metadata=metadata)
+            places = self._transactor.commit(
+                messages, group=group, positions=positions, metadata=metadata, newest=newest
+            )
             self._log.on_commit(self._identity, self._turn, positions or {})
             return places
 

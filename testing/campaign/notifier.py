@@ -68,12 +68,16 @@ class Receiver:
         answered = [each for each in self._unanswered if is_calm or chance.random() < 0.6]
         self._unanswered = [each for each in self._unanswered if each not in answered]
         for delivery, error in answered:
-            if error is None:
+            if error is None and self._counts(delivery):
                 self._see(Kind.CONFIRMED, delivery)
         return [DeliveryOutcome(number=delivery.number, error=error) for delivery, error in answered]
 
     def close(self) -> None:
         pass
+
+    def _counts(self, delivery: Delivery) -> bool:
+        """Whether it is of a notice that was read since the log last lost some: then all come again."""
+        return self._notifier._loops[self._name].window._entries[delivery.number].placed
 
     def _see(self, kind: Kind, delivery: Delivery) -> None:
         message, stage = delivery.message, self._notifier.stage

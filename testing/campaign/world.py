@@ -75,11 +75,14 @@ class World(Stage):
             Operator(self, f"operator-{mine.mirror}", folder, mine, other, self.relay)
             for mine, other in (self.mirrors, self.mirrors[::-1])
         ]
+        self.aggregators = [Aggregator(self, f"aggregator-{number}", folder) for number in (1, 2)]
+        for each, rival in zip(self.aggregators, self.aggregators[::-1], strict=True):
+            each.rival = rival
         self.processes: list[Process] = [
             self.relay,
             *self.mirrors,
             *self.operators,
-            *(Aggregator(self, f"aggregator-{number}", folder) for number in (1, 2)),
+            *self.aggregators,
             *(Notifier(self, f"notifier-{number}", folder) for number in (1, 2)),
         ]
 
@@ -155,11 +158,22 @@ class World(Stage):
         self.see_fault(fault.strike, fault.who)
 
     def _lose_records(self, topic: str, chance: int) -> None:
-        """Lose the newest records of a partition; notices only once every destination has stored that it sent them."""
-        stored = [self.log.stored(group(name), NOTICES).get(0, 0) for name in DESTINATIONS]
-        if topic != NOTICES or min(stored) == self.log.ends(NOTICES)[0]:
-            self.log.lose(topic, chance % self.log.partitions(topic), 1 + chance % 5)
-            self.see(Seen(step=self.step, kind=Kind.LOST, who=topic))
+        """Lose the newest records of a partition.
+
+        Notices only if every destination has stored that it sent them, or if the aggregator at work remembers them.
+        """
+        count = 1 + chance % 5
+        if topic == NOTICES:
+            stored = [self.log.stored(group(name), NOTICES).get(0, 0) for name in DESTINATIONS]
+            lost = self.log.records(NOTICES)[-count:]
+            is_some_left = len(self.log.records(NOTICES)) > count
+            remembering = [each for each in self.aggregators if is_some_left and each.is_remembering(lost)]
+            if not remembering and min(stored) < self.log.ends(NOTICES)[0]:
+                return
+            for each in remembering:
+                each.owe(lost)
+        self.log.lose(topic, chance % self.log.partitions(topic), count)
+        self.see(Seen(step=self.step, kind=Kind.LOST, who=topic))
 
     def _replace_master(self, fault: Fault) -> None:
         """Have operators replace the master, at times two at once if it does not hand over."""

@@ -11,6 +11,7 @@ import pytest
 from hgext.vcsreplicator.aggregator.decisions import repository as decisions
 from hgext.vcsreplicator.log import NOTICES, NewRecord, topics
 from testing.campaign import master
+from testing.campaign.aggregator import Aggregator
 from testing.campaign.faults import OF_MASTER, Fault, Plan, Strike, draw
 from testing.campaign.history import Kind
 from testing.campaign.log import ProcessLog, SteppedLog
@@ -78,6 +79,16 @@ def test_a_release_without_acks_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(decisions, "is_served", lambda ack, held: True)
     result = run(Plan(seed=1, steps=120, faults=()))
     assert any("early:" in each for each in result.violations), result.violations
+
+
+def test_notices_lost_before_anyone_read_them_come_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    owed = list[int]()
+    monkeypatch.setattr(Aggregator, "owe", lambda self, notices: owed.append(len(notices)))
+    steps = range(200, 700, 20)
+    faults = [Fault(step=step, strike=Strike.LOSE_NOTICES, who="log", calls=step // 10) for step in steps]
+    result = run(Plan(seed=1, steps=700, faults=tuple(faults)))
+    assert len(owed) > 5
+    assert not result.violations, describe(result)
 
 
 def replace_master(strike: Strike, *, rivals: bool, seed: int = 5) -> Plan:

@@ -507,6 +507,27 @@ def test_a_commit_may_store_positions_only_or_nothing(log: Log, transacting: Cal
     assert log.stored("group", EVENTS) == {0: 5}
 
 
+@pytest.mark.parametrize("positions", [{}, {(EVENTS, 0): 5}], ids=["alone", "with positions"])
+def test_a_commit_where_records_were_lost_writes_nothing(
+    log: Log,
+    reading: Callable[..., Reader],
+    transacting: Callable[..., Transactor],
+    positions: Mapping[tuple[str, int], int],
+) -> None:
+    transactor = transacting()
+    [(_, first)] = transactor.commit([message(b"1", topic=NOTICES)], newest={(NOTICES, 0): -1})
+    [_, (_, second)] = transactor.commit(
+        [message(b"", topic=STATE), message(b"2", topic=NOTICES)], newest={(NOTICES, 0): first}
+    )
+    pair = [message(b"", topic=STATE), message(b"3", topic=NOTICES)]
+    with pytest.raises(Unavailable, match=r"notices, partition 0: lost its records from \d+ on"):
+        transactor.commit(pair, group="group", positions=positions, newest={(NOTICES, 0): second + 100})
+    transactor.renew()
+    transactor.commit([message(b"4", topic=NOTICES)], newest={(NOTICES, 0): second})
+    assert values(read(reading(NOTICES), 3)) == [b"1", b"2", b"4"]
+    assert log.stored("group", EVENTS) == {}
+
+
 def test_a_commit_with_a_rejected_message_leaves_nothing(
     log: Log, reading: Callable[..., Reader], transacting: Callable[..., Transactor]
 ) -> None:

@@ -20,6 +20,7 @@ from ..words.clock import Clock, Silence, SystemClock
 from ..words.errors import Expired, Unavailable
 from .decisions.poison import Poison, Poisoned
 from .loading import IDENTITY, read_state
+from .recent_notices import RecentNotices
 from .session import Session
 from .settings import AggregatorSettings
 
@@ -50,6 +51,7 @@ def run(
     clock = clock or SystemClock()
     transactor: Transactor | None = None
     poison, silence, outage = Poison(), Silence(clock.monotonic()), Outage()
+    recent = RecentNotices(clock)
     announced = False
     with _waking_at_stop(stop) as sessions:
         while not stop.is_set():
@@ -62,7 +64,7 @@ def run(
                     transactor.renew()
                 written = sessions[0].written if sessions else None
                 with Session(
-                    settings, log, transactor, clock, poison, silence, stop, state, written, instance
+                    settings, log, transactor, clock, poison, silence, stop, state, written, instance, recent
                 ) as session:
                     sessions[:], state = [session], None
                     if not announced:

@@ -49,6 +49,7 @@ from .decisions.poison import Poison
 from .gate import AckGate, GateVerdict, open_keys
 from .loading import GROUP, load
 from .metrics import COMMIT_SECONDS, ERRORS_TOTAL, EVENTS_TOTAL, RELEASES_TOTAL, observe_notices
+from .recent_notices import RecentNotices
 from .refusals import RefusalWatch
 from .rereading import Rereading
 from .settings import AggregatorSettings
@@ -85,11 +86,12 @@ class Session:
         state: Table | None = None,
         written: Roster | None = None,
         instance: str | None = None,
+        recent: RecentNotices | None = None,
     ) -> None:
         """Read the whole log, and begin a session.
 
         The transactor must be made before: then what an older aggregator did is done. `written` is what the session before this
-        one knew to be in the log.
+        one knew to be in the log, `recent` what this process has announced.
         """
         self._began = began = clock.monotonic()
         self._settings, self._transactor, self._clock = settings, transactor, clock
@@ -114,8 +116,19 @@ class Session:
         self._ahead = AheadLevels(aggregation, log, self._rereading)
         self._completeness = Completeness(aggregation, log, clock, settings.beat)
         silence = silence or Silence(began)
+        self._recent = recent = RecentNotices(clock) if recent is None else recent
         self._watch = Watch(
-            settings, aggregation, log, clock, silence, self._ahead, self._completeness, gate, self.commit, instance
+            settings,
+            aggregation,
+            log,
+            clock,
+            silence,
+            self._ahead,
+            self._completeness,
+            gate,
+            self.commit,
+            recent,
+            instance,
         )
         self._refusals = RefusalWatch(aggregation.poison, log, clock, settings.beat)
         # Whether what topics refused for its size is to be retried, with the next session.
@@ -159,6 +172,7 @@ class Session:
 
     def _catch_up(self) -> None:
         """Take what was loaded up to where reading goes on."""
+        self._restore_notices()
         if self.aggregation.events.cut:
             # Before a position is stored: it may lie beyond the log's end, or among records that the log lost and gets again.
             self.commit(self._watch.make_beat())
@@ -167,6 +181,19 @@ class Session:
         self._complete_positions()
         self._reader = self._log.reader({**self.aggregation.positions, **acks})
         self._closing.callback(self._reader.close)
+
+    def _restore_notices(self) -> None:
+        """Write the notices again that the log lost, before any newer one."""
+        lost = self._recent.find_lost(self._log, self._stop, self.aggregation.has_announced)
+        if not lost:
+            return
+        logger.error("topic notices lost records: the newest are written again", notices=len(lost))
+        for notice, message in lost:
+            self.aggregation.recover(notice)
+            self.aggregation.output.add(message)
+            if self.aggregation.output.is_full:
+                self.commit()
+        self.commit()
 
     def _load_acks(self) -> dict[PartitionKey, int]:
         """Take every level in the log; return where to go on reading.
@@ -281,7 +308,10 @@ class Session:
         batch, roster = self.aggregation.batch(may_defer=not more), self.aggregation.roster
         began = self._clock.monotonic()
         messages = [*batch.messages, *more]
-        places = self._transactor.commit(messages, group=GROUP, positions=batch.positions)
+        self._recent.begin(messages)
+        newest = {(NOTICES, 0): self._recent.newest}
+        places = self._transactor.commit(messages, group=GROUP, positions=batch.positions, newest=newest)
+        self._recent.end(messages, places)
         self.written = roster
         self._watch.note_written(messages, places)
         COMMIT_SECONDS.observe(self._clock.monotonic() - began)
@@ -297,9 +327,12 @@ class Session:
     def finish(self, *, ends: bool = False) -> None:
         """Write what is left, so that the next aggregator reads nothing twice.
 
-        It reads the roster that is in the log. If the aggregator `ends`, its last heartbeat says so: another takes over at once.
+        It reads the roster that is in the log, and the notices. If the aggregator `ends`, its last heartbeat says so: another takes
+        over at once.
         """
         self._watch.restore_roster()
+        if self._watch.answers:
+            self._restore_notices()
         if ends or self.aggregation.output.has_output or self.aggregation.output.positions:
             self.commit(self._watch.make_beat(ended=ends))
         if self._is_try_due:

@@ -19,6 +19,7 @@ from .decisions.aggregation import Aggregation
 from .decisions.outgoing import BATCH_STATES
 from .gate import AckGate
 from .metrics import ALARMS, HELD, LAG, SERVED_SECONDS, SILENT_SECONDS, STALLED_SECONDS, VERSION, WAITING
+from .recent_notices import RecentNotices
 from .settings import AggregatorSettings
 
 # Seconds after which a heartbeat that was put off is retried.
@@ -77,11 +78,12 @@ class Watch:
         completeness: Completeness,
         gate: AckGate,
         commit: Callable[..., None],
+        recent: RecentNotices,
         instance: str | None = None,
     ) -> None:
         self._aggregation, self._log, self._clock, self._silence = aggregation, log, clock, silence
         self._ahead, self._completeness, self._gate, self._commit = ahead, completeness, gate, commit
-        self._instance = instance
+        self._recent, self._instance = recent, instance
         self._interval, self._patience = settings.beat, settings.silence
         self._renewed = clock.monotonic()
         # The time of the next heartbeat.
@@ -96,7 +98,7 @@ class Watch:
         # The newest end of notices that the log said.
         self._known_end: int | None = None
         # Whether the log answered the last question where a topic ends.
-        self._answers = True
+        self.answers = True
 
     def hear(self, record: Record) -> None:
         """Count any record of a mirror as its heartbeat."""
@@ -141,7 +143,7 @@ class Watch:
 
         A log that did not answer the last question is not asked.
         """
-        if self._answers and (end := self._find_end(ROSTER)) is not None:
+        if self.answers and (end := self._find_end(ROSTER)) is not None:
             self._roster.note_end(end, is_counted=True)
             self._restore_topics()
 
@@ -202,23 +204,24 @@ class Watch:
     def _find_notices_end(self) -> int | None:
         """Return the end of `notices`, or an earlier one if the log does not answer now.
 
-        A start then reads more notices than it needs. None if no end is known.
+        A start then reads more notices than it needs. None if no end is known. Raises Unavailable if the topic lost notices.
         """
-        if self._notices_end is None:
+        if self._notices_end is None or self._recent.has_any():
             self._notices_end = self._find_end(NOTICES)
         if self._notices_end is not None:
+            self._recent.note_end(self._notices_end)
             self._known_end = self._notices_end
         return self._known_end
 
     def _find_end(self, topic: str) -> int | None:
         """Return the end of a topic; None if the log does not answer now."""
-        self._answers = False
+        self.answers = False
         try:
             [end] = self._log.ends(topic).values()
         except Unavailable as error:
             logger.warning("end not known, the next heartbeat looks again", topic=topic, reason=str(error))
             return None
-        self._answers = True
+        self.answers = True
         return end
 
     def _check_ends(self) -> bool:

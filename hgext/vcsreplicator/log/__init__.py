@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 from ..words.clock import DAY
-from ..words.errors import SHOWN, Rejected
+from ..words.errors import SHOWN, Rejected, Unavailable
 
 # A topic, and the number of one of its partitions.
 PartitionKey = tuple[str, int]
@@ -219,6 +219,15 @@ def measure_message(message: NewRecord) -> int:
     )
 
 
+def check_places(
+    messages: Sequence[NewRecord], places: Sequence[tuple[int, int]], newest: Mapping[PartitionKey, int]
+) -> None:
+    """Raise Unavailable if a message got a place that the partition's newest record has, or an earlier one."""
+    for message, (partition, offset) in zip(messages, places, strict=True):
+        if offset <= newest.get((message.topic, partition), -1):
+            raise Unavailable(f"topic {message.topic}, partition {partition}: lost its records from {offset} on")
+
+
 # Seconds within which an expected commit must follow: well before a broker aborts a transaction.
 EXPECTED_WITHIN = 5.0
 
@@ -278,12 +287,15 @@ class Transactor(Protocol):
         group: str | None = None,
         positions: Mapping[PartitionKey, int] | None = None,
         metadata: Mapping[PartitionKey, str] | None = None,
+        newest: Mapping[PartitionKey, int] | None = None,
     ) -> list[tuple[int, int]]:
         """Write all messages and store all positions of `group`, or none of them.
 
-        `metadata` is stored with positions, as by `Log.acknowledge`. A commit of nothing writes nothing, and only raises Fenced if
-        this transactor is. Returns (partition, offset) of each message. Raises Unavailable (outcome unknown), Fenced, or TooLarge,
-        after which nothing is written; the transactor must be renewed after each.
+        `metadata` is stored with positions, as by `Log.acknowledge`. `newest` has offsets of records in partitions: one that would
+        take a message there or before has lost records, which raises Unavailable, and nothing is written. A commit of nothing
+        writes nothing, and only raises Fenced if this transactor is. Returns (partition, offset) of each message. Raises
+        Unavailable (outcome unknown), Fenced, or TooLarge, after which nothing is written; the transactor must be renewed after
+        each.
         """
 
     def expect(self, topics: Sequence[str]) -> None:

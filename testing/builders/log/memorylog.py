@@ -181,6 +181,12 @@ class MemoryLog(Log):
                 raise Unavailable("committed, without an answer")
             return written
 
+    def check_newest(self, messages: Sequence[NewRecord], newest: Mapping[TopicPartition, int]) -> None:
+        with self._changed:
+            for place, offset in newest.items():
+                if any(message.topic == place[0] for message in messages) and self._ends[place] <= offset:
+                    raise Unavailable(f"{place}: lost its records from {self._ends[place]} on")
+
     def check(self, identity: str, epoch: int) -> None:
         if self._epochs[identity] != epoch:
             raise Fenced(f"{identity}: a newer instance took over")
@@ -258,7 +264,9 @@ class MemoryTransactor:
         group: str | None = None,
         positions: Mapping[TopicPartition, int] | None = None,
         metadata: Mapping[TopicPartition, str] | None = None,
+        newest: Mapping[TopicPartition, int] | None = None,
     ) -> list[tuple[int, int]]:
+        self._log.check_newest(messages, newest or {})
         return self._log.commit(self._identity, self._epoch, messages, group, positions or {}, metadata or {})
 
     def expect(self, topics: Sequence[str]) -> None:

@@ -35,7 +35,7 @@ class Overtaken(TransactionManager):  # type: ignore[misc]  # the client comes w
 
 def test_the_outcome_of_a_commit_that_is_there_at_once_is_returned() -> None:
     manager = Overtaken()
-    ended = commit_when_written(cast(KafkaProducer, SimpleNamespace(_transaction_manager=manager)), [])
+    ended = commit_when_written(cast(KafkaProducer, SimpleNamespace(_transaction_manager=manager)), [], lambda: None)
     manager.sender.join()
     assert ended.succeeded
 

@@ -118,6 +118,11 @@ class Aggregation:
         self._memory.touched[repository.id] = self._memory.output.dirty[repository.id] = repository
         return True
 
+    def has_announced(self, notice: Notice) -> bool:
+        """Return whether the repository's state has this notice."""
+        repository = self.repositories.get(notice.event.repository)
+        return repository is not None and not is_older(repository.state, notice)
+
     # Input and decisions
 
     def expects(self, mirror: str, repository: str) -> bool:

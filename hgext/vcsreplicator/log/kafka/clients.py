@@ -178,17 +178,21 @@ def wait_for(result: TransactionalRequestResult, deadline: float) -> None:
         raise kafka_errors.KafkaTimeoutError("the transaction coordinator does not answer")
 
 
-def commit_when_written(producer: KafkaProducer, written: Sequence[Any]) -> TransactionalRequestResult:
+def commit_when_written(
+    producer: KafkaProducer, written: Sequence[Any], check: Callable[[], None]
+) -> TransactionalRequestResult:
     """Have the client's thread end a transaction as soon as its records are written.
 
-    `written` are the futures of all its records. If one fails, nothing is committed. Returns the outcome, to wait for. A caller
-    that began the commit itself would have to wake up between two answers of the broker, and to wake the client's thread.
+    `written` are the futures of all its records. If one fails, or `check` then raises, nothing is committed. Returns the outcome,
+    to wait for. A caller that began the commit itself would have to wake up between two answers of the broker, and to wake the
+    client's thread.
     """
     ended, lock, left = TransactionalRequestResult(), threading.Lock(), set(range(len(written)))
     manager = producer._transaction_manager
 
     def begin_commit() -> None:
         try:
+            check()
             with manager._lock:  # otherwise the client's thread may end the request before `done` is ours
                 manager.begin_commit().done = ended.done
         except Exception as error:  # the library would log it, and nothing else

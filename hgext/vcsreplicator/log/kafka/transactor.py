@@ -3,7 +3,7 @@
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -13,7 +13,7 @@ from kafka.producer.transaction_manager import TransactionalRequestResult
 from kafka.structs import OffsetAndMetadata
 
 from ...words.errors import Fenced, ReplicationError, Unavailable
-from .. import EXPECTED_WITHIN, NewRecord, PartitionKey, check_message
+from .. import EXPECTED_WITHIN, NewRecord, PartitionKey, check_message, check_places
 from .broker import OWNERS, Broker
 from .clients import add_partitions, close_producer, commit_when_written, rim, together, wait, wait_for, warm
 from .too_large import describe_refused
@@ -64,6 +64,7 @@ class KafkaTransactor:
         group: str | None = None,
         positions: Mapping[PartitionKey, int] | None = None,
         metadata: Mapping[PartitionKey, str] | None = None,
+        newest: Mapping[PartitionKey, int] | None = None,
     ) -> list[tuple[int, int]]:
         for message in messages:
             check_message(message)
@@ -83,9 +84,14 @@ class KafkaTransactor:
             self._refuse_newer()
             return []
         futures: list[Any] = []
+
+        def check() -> None:
+            check_places(messages, list_places(futures), newest or {})
+
         try:
             with rim(self._broker.options, f"commit as {self._identity}"):
-                return self._run_transaction(self._producer, plan, offsets, group, futures)
+                self._run_transaction(self._producer, plan, offsets, group, futures, check)
+                return list_places(futures)
         except ReplicationError as error:
             producer, failures = self._producer, (error.__cause__, self._producer._transaction_manager.last_error)
             self.close()
@@ -135,8 +141,9 @@ class KafkaTransactor:
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         group: str | None,
         futures: list[Any],
-    ) -> list[tuple[int, int]]:
-        """Write and end a transaction; add the futures of its records to `futures`."""
+        check: Callable[[], None],
+    ) -> None:
+        """Write and end a transaction, unless `check` raises; add the futures of its records to `futures`."""
         deadline = time.monotonic() + COMMIT_PATIENCE
         warm(producer, [arguments["topic"] for arguments in plan])
         ended: TransactionalRequestResult | None = None
@@ -144,16 +151,14 @@ class KafkaTransactor:
             self._open_transaction(producer, {TopicPartition(each["topic"], each["partition"]) for each in plan})
             futures += [producer.send(**arguments) for arguments in plan]
             if group is None or not offsets:
-                ended = commit_when_written(producer, futures)
+                ended = commit_when_written(producer, futures, check)
         if ended is not None:
             wait_for(ended, deadline)
         elif group is not None:
             full = self._broker.full(group)
             wait(producer, lambda manager: manager.send_offsets_to_transaction(offsets, full), deadline)
-            wait(producer, lambda _: commit_when_written(producer, futures), deadline)
-        written = [future.value for future in futures]
+            wait(producer, lambda _: commit_when_written(producer, futures, check), deadline)
         self._is_open = False
-        return [(record.partition, record.offset) for record in written]
 
     def _open_transaction(self, producer: KafkaProducer, partitions: Iterable[TopicPartition]) -> None:
         """Begin a transaction unless one is open, and add these partitions to it."""
@@ -182,3 +187,8 @@ class KafkaTransactor:
             self.close()
             raise Fenced(f"{self._identity}: a newer instance took over")
         return owner
+
+
+def list_places(written: Sequence[Any]) -> list[tuple[int, int]]:
+    """Return the partition and the offset of each record, by its future."""
+    return [(future.value.partition, future.value.offset) for future in written]

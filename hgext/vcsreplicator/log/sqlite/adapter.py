@@ -37,6 +37,7 @@ from .. import (
     TopicComparison,
     Transactor,
     check_message,
+    check_places,
     partition_of,
 )
 from . import statements as sql
@@ -166,6 +167,7 @@ class SqliteLog(Log):
         fence: Callable[[Connection], None],
         *,
         timeout: float | None = None,
+        newest: Mapping[PartitionKey, int] | None = None,
     ) -> list[tuple[int, int]]:
         """Append and acknowledge in one transaction, in which `fence` runs first."""
         for message in messages:
@@ -173,6 +175,7 @@ class SqliteLog(Log):
         with self._begin_transaction(WRITING, timeout) as connection:
             fence(connection)
             written = self._append(connection, messages) if messages else []
+            check_places(messages, written, newest or {})
             if group is not None:
                 self._acknowledge(connection, group, positions)
         if messages:

@@ -26,8 +26,9 @@ class SqliteTransactor:
         group: str | None = None,
         positions: Mapping[PartitionKey, int] | None = None,
         metadata: Mapping[PartitionKey, str] | None = None,
+        newest: Mapping[PartitionKey, int] | None = None,
     ) -> list[tuple[int, int]]:
-        return self._commit(messages, group, positions or {}, self._fence)
+        return self._commit(messages, group, positions or {}, self._fence, newest=newest or {})
 
     def expect(self, topics: Sequence[str]) -> None:
         pass

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The newest notices of an aggregator, for a log that loses them.
+
+Nothing else would write them again: `state` says that their events are announced.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from ..log import NOTICES, Log, NewRecord
+from ..log.table import read_records
+from ..words.clock import Clock
+from ..words.errors import Unavailable
+from ..words.records import Notice
+from ..words.shape import from_json
+
+# Notices that are remembered, their bytes, and the seconds after which the log is trusted to keep one that it has.
+MOST, MOST_BYTES, LONGEST = 1000, 8 * 1024 * 1024, 600.0
+
+logger = structlog.get_logger()
+
+
+class RecentNotices:
+    """What the log must have at the end of `notices`; used by one session after the other.
+
+    `newest` is the newest offset that was in use, -1 if none is known.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._size, self._due, self.newest = clock, 0, 0, -1
+        # By value: the message, when it was written, and its offset; None if the outcome of its transaction is not known.
+        self._written: dict[bytes, tuple[NewRecord, float, int | None]] = {}
+
+    def has_any(self) -> bool:
+        return bool(self._written)
+
+    def begin(self, messages: Sequence[NewRecord]) -> None:
+        """Take the messages of a transaction that begins."""
+        for message in messages:
+            if message.topic == NOTICES and message.value is not None:
+                self._forget(message.value)
+                self._written[message.value] = message, self._clock.monotonic(), None
+                self._size += len(message.value)
+        while len(self._written) > MOST or self._size > MOST_BYTES:
+            self._forget(next(iter(self._written)))
+
+    def end(self, messages: Sequence[NewRecord], places: Sequence[tuple[int, int]]) -> None:
+        """Take the places of the messages of a transaction that is committed."""
+        for message, (_, offset) in zip(messages, places, strict=True):
+            if message.topic == NOTICES:
+                self.newest = offset
+                if (value := message.value) in self._written:
+                    self._written[value] = *self._written[value][:2], offset
+
+    def note_end(self, end: int) -> None:
+        """Raise Unavailable if the topic ends before what it had at the last look: a new session finds out what is lost.
+
+        What was written since does not count: a log may show a transaction a moment after its commit.
+        """
+        if end < self._due:
+            raise Unavailable(f"topic {NOTICES}: lost its records from {end} on")
+        self.newest = max(self.newest, end - 1)
+        self._due = self.newest + 1
+        while self._written and next(iter(self._written.values()))[1] < self._clock.monotonic() - LONGEST:
+            self._forget(next(iter(self._written)))
+
+    def find_lost(
+        self, log: Log, stop: threading.Event, is_announced: Callable[[Notice], bool]
+    ) -> list[tuple[Notice, NewRecord]]:
+        """Find the notices that were written and are no longer in the log, the oldest first.
+
+        Of a transaction with an unknown outcome those that `is_announced` knows from `state`. A topic without any notice was
+        emptied, or made anew, and gets none again. Raises Unavailable, Expired and ReadStopped.
+        """
+        [beginning], [end] = log.beginnings(NOTICES).values(), log.ends(NOTICES).values()
+        lost, found = list[tuple[Notice, NewRecord]](), dict[bytes | None, int]()
+        if self._written:
+            first = min([self.newest + 1, *(at for _, _, at in self._written.values() if at is not None)])
+            start = min(max(first, beginning), end)
+            found = {record.value: record.offset for record in read_records(log, {(NOTICES, 0): start}, stop=stop)}
+        for value, (message, at, offset) in list(self._written.items()):
+            notice = from_json(Notice, value)
+            if value in found:
+                self._written[value] = message, at, found[value]
+            elif is_announced(notice) if offset is None else offset >= beginning:
+                self._written[value] = message, at, end if offset is None else offset
+                lost.append((notice, message))
+            else:
+                self._forget(value)
+        if lost and not found and not any(read_records(log, {(NOTICES, 0): beginning}, stop=stop)):
+            logger.warning("topic notices is empty: no notice is written again", known=len(lost))
+            self._written, self._size, lost = {}, 0, []
+        self.newest, self._due = end - 1, end
+        return lost
+
+    def _forget(self, value: bytes) -> None:
+        if self._written.pop(value, None) is not None:
+            self._size -= len(value)
