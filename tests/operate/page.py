@@ -229,8 +229,8 @@ class OnCall:
         """An entry, of which all commands must have run at the end."""
         entry = Entry(self.cluster, name, entries()[name])
         yield entry
-        assert not entry.untyped, f"{name}: not typed"
-        assert not entry.unread, f"{name}: not read"
+        assert not entry.untyped, f"{name}: not typed: {entry.untyped}"
+        assert not entry.unread, f"{name}: not read: {entry.unread}"
 
 
 def read_metric(address: str, name: str) -> float:

@@ -16,18 +16,19 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 from mercurial import lock
 
-from hgext.vcsreplicator.log import EVENTS, NewRecord
+from hgext.vcsreplicator.log import EVENTS, SERVICES, NewRecord
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import read_records
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import Event
+from hgext.vcsreplicator.words.records import VERIFY_KEY
 from testing.builders.notifier.endpoint import Reply
 from testing.waiting import eventually
 from testing.warm import is_stem
@@ -295,12 +296,26 @@ def differs(on_call: OnCall, entry: Entry) -> None:
     name = on_call.repository()
     folder = mirror_folder(on_call, "alpha", name)
     hg_by_hand(on_call, folder, "bookmark", "-r", "tip", "by-hand")
+    with comparing(on_call, "alpha"):
+        eventually(lambda: f"{name}: differs" in entry.type("vcsreplicator check").text, every=0.5)
     compare, names = "vcsreplicator verify MIRROR --repository PATH", {"MIRROR": "alpha", "PATH": name}
     answer = entry.type(compare, **names)
     assert answer.code == 2
     assert "bookmarks" in answer.text
     entry.do("vcsreplicator heal MIRROR PATH --yes", **names)
     eventually(lambda: entry.type(compare, **names).code == 0, every=0.5)
+
+
+@contextlib.contextmanager
+def comparing(on_call: OnCall, mirror: str) -> Iterator[None]:
+    """Let the service run that compares a mirror with the master; at the end nothing says that it ever ran."""
+    words = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "verify", mirror, "--continuous"]
+    words += ["--config", str(on_call.cluster.config)]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as service:
+        yield
+        service.terminate()
+    with open_log(on_call.cluster.log_url, creates=True) as log:
+        log.append([NewRecord(topic=SERVICES, key=f"{VERIFY_KEY}{mirror}", value=None)])
 
 
 def push_to_workers_that_stand_still(on_call: OnCall, end: signal.Signals) -> str:
@@ -409,10 +424,13 @@ def webhooks_fail(on_call: OnCall, entry: Entry) -> None:
     listed = entry.until("vcsreplicator deliveries list", "exhausted")
     number = line_with("exhausted", listed).strip(" │").split()[0]
     assert "status 500" in entry.do("vcsreplicator deliveries show ID", ID=number)
+    failing = "vcsreplicator_notifier_subscription_failing_seconds"
+    eventually(lambda: entry.metric("notifier", failing) > 0)
     on_call.endpoint.reply = lambda request: Reply()
     entry.do("vcsreplicator deliveries redeliver --exhausted SUBSCRIPTION --yes", SUBSCRIPTION="ci")
     eventually(lambda: (name, 2) in on_call.endpoint.told)
     eventually(lambda: "exhausted" not in entry.do("vcsreplicator deliveries list"), every=0.5)
+    eventually(lambda: entry.metric("notifier", failing) == 0)
 
 
 def line_with(word: str, text: str) -> str:
@@ -429,7 +447,7 @@ def no_gating_mirror(on_call: OnCall, entry: Entry) -> None:
     eventually(lambda: "no gating mirror: 1 held" in on_call.cluster.cli("check").stdout, every=0.5)
     entry.do("vcsreplicator roster allow-empty yes --yes")
     on_call.wait_announced(name)
-    assert on_call.cluster.cli("roster", "allow-empty", "no", "--yes").returncode == 0
+    entry.do("vcsreplicator roster allow-empty no --yes")
     on_call.push(name)
     for mirror in ("alpha", "beta"):
         entry.do("vcsreplicator roster activate MIRROR", MIRROR=mirror)
@@ -446,7 +464,7 @@ def notices_held(on_call: OnCall, entry: Entry) -> None:
     entry.do("vcsreplicator roster deactivate MIRROR --repository PATH --yes", MIRROR="beta", PATH=name)
     on_call.wait_announced(name)
     held.unlink()
-    assert on_call.cluster.cli("roster", "activate", "beta", "--repository", name).returncode == 0
+    entry.do("vcsreplicator roster activate MIRROR --repository PATH", MIRROR="beta", PATH=name)
 
 
 def restore_the_log(on_call: OnCall, copy: Path) -> None:
