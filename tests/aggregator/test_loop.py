@@ -372,7 +372,7 @@ def test_a_hundred_thousand_waiting_notices_are_loaded_and_go_on(url: str, log: 
         aggregator.ready()
         [loaded] = [line for line in aggregator.lines() if line["event"] == "loaded"]
         assert (loaded["repositories"], loaded["held"]) == (10_000, 100_000)
-        eventually(lambda: all_noticed(log, chains), timeout=240)
+        eventually(lambda: all_noticed(log, chains), timeout=900)
 
 
 def test_the_start_logs_each_topic_whose_needed_records_expire() -> None:

@@ -19,6 +19,7 @@ from notifier.clients.amqp.channel import ConfirmedChannel, Target
 from notifier.clients.amqp.outgoing import OutgoingMessage
 from notifier.clients.amqp.settings import BrokerSettings
 from testing.faults.broker import CONFIRMING, FakeBroker, low_on_memory
+from testing.waiting import PATIENCE
 
 pytestmark = pytest.mark.processes
 
@@ -49,7 +50,7 @@ def test_message_that_amqp_cannot_carry_is_refused_alone(
     with pytest.raises(struct.error):
         channel.send(2, OutgoingMessage(**{"routing_key": "q", "id": "m", "body": "{}", **wrong}))
     assert channel.outcomes(0) == []
-    assert b"message-1" in received.get(timeout=10)
+    assert b"message-1" in received.get(timeout=PATIENCE)
 
 
 @contextlib.contextmanager
@@ -75,7 +76,7 @@ def test_messages_go_together_once_their_outcomes_are_asked_for(
     channel.outcomes(0)
     together = b""
     while b"message-2" not in together:
-        together += received.get(timeout=10)
+        together += received.get(timeout=PATIENCE)
     assert [together.count(b"message-%d" % number) for number in range(3)] == [1, 1, 1]
     assert together.index(b"message-0") < together.index(b"message-1") < together.index(b"message-2")
 
@@ -84,7 +85,7 @@ def test_many_bytes_go_before_the_outcomes_are_asked_for(
     channel: ConfirmedChannel, received: "queue.Queue[bytes]"
 ) -> None:
     send(channel, 1, "x" * 64 * 1024)
-    assert b"x" in received.get(timeout=10)
+    assert b"x" in received.get(timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("size", [2_000, 20_000])
