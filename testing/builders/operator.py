@@ -25,10 +25,8 @@ class Operator(Pusher):
             with self.developer, self._server:
                 number = 0
                 while not self._stop_asked.wait(1.0):
-                    # Nothing is made where another repository left by a rename: its notices would wait for a minute after each
-                    # start of an aggregator, which does not know then that the path is free.
                     if self._random.random() < 0.5:
-                        self._act(f"acts-here-{number}", f"acts-renamed-{number}")
+                        self._act(f"acts-here-{number % 4}", f"acts-renamed-{number % 4}")
                     else:
                         self._act(f"acts-{number % 4}")
                     number += 1
@@ -39,14 +37,14 @@ class Operator(Pusher):
         """One life of a repository, which ends at its path, or after a rename at the new one."""
         folder, renamed = self._cluster.repository(name), self._cluster.repository(new)
         self._until(lambda: (folder / ".hg/requires").exists(), "init", str(folder))
-        (folder / ".hg/hgrc").write_text(DRAFTS)
+        _write(folder / ".hg/hgrc", DRAFTS)
         self._load.living.add(name)
         self._load.acted.append(("newrepo.1", name))
         with self.working:
             shutil.rmtree(self._cluster.folder / "work" / name, ignore_errors=True)
             clone = self._clone(name)
         self._push_to(name, clone)
-        (folder / ".hg/hgrc").write_text(f"{DRAFTS}[web]\ndescription = {time.time()}\n")
+        _write(folder / ".hg/hgrc", f"{DRAFTS}[web]\ndescription = {time.time()}\n")
         self._until(lambda: True, "-R", str(folder), "replicatehgrc")
         head = self._push_to(name, clone)
         has_head = ("-R", str(folder), "log", "-r", head)
@@ -84,3 +82,17 @@ class Operator(Pusher):
             if time.monotonic() > end:
                 raise AssertionError(f"hg {' '.join(words)}: exit {code}: {output}")
             time.sleep(0.5)
+
+
+def _write(file: Path, text: str) -> None:
+    """Write a file; again if its disk takes no writes, which is a fault of a campaign."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            file.write_text(text)
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.5)
+        else:
+            return
