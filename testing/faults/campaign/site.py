@@ -35,8 +35,8 @@ CI, STEADY, SNS, S3 = "webhook ci", "webhook steady", "SNS", "S3"
 LINES, PULSE = "JSON lines", "Pulse"
 PATHS = {"/ci": CI, "/steady": STEADY}
 DISK = 96 << 20
-# Answers of a webhook's endpoint after which the notifier gives a message up: the receiver had it, and refused it for good.
-FINAL = (302, 404)
+# An answer of a webhook's endpoint after which the notifier gives a message up: the receiver had it, and refused it for good.
+FINAL = 302
 # What ends a service is not an error of it: our SIGKILL, our request, or a log that does not answer at its start.
 EXPECTED_EXITS = (None, 0, -signal.SIGKILL, -signal.SIGTERM)
 
@@ -185,7 +185,7 @@ class Site:
     def _answer_hook(self, request: Request) -> Reply:
         name = PATHS[request.path]
         reply = self.moods.get(name, answer)(request)
-        if reply.status in (200, *FINAL):
+        if reply.status in (200, FINAL):
             headers = {word: request.headers.get(f"vcsreplicator-{word}") for word in ("id", "previous", "repository")}
             self.deliver(name, {**headers, **request.body, "sequence": request.headers["vcsreplicator-sequence"]})
         return reply

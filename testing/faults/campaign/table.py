@@ -320,7 +320,7 @@ RECEIVERS = (
     Fault(
         id="webhook-404",
         does="webhook's endpoint answers 404 for 15 s",
-        promised=GIVEN_UP,
+        promised=ALONE,
         strike=strikes.endpoint(CI, Reply(status=404)),
         hold=TROUBLED,
     ),
