@@ -320,6 +320,21 @@ def test_a_foreign_heartbeat_is_no_sign_of_life(memory: Installation, tmp_path: 
     assert "mirror silent beta" in silent(memory)
 
 
+def test_records_of_a_dead_mirror_written_again_are_no_sign_of_life(memory: Installation, tmp_path: Path) -> None:
+    (beta,) = keyed(memory, tmp_path, "beta")
+    chain = Chain("x")
+    send(memory.log, chain.take(1))
+    sealed = [beta.ack(chain.ack("beta", 1, 0)), beta.seal("beta", b"{}")]
+    memory.log.append(sealed[1:])
+    for _ in range(70):
+        memory.log.append(sealed)
+        memory.turn(1)
+    assert "mirror silent beta" in silent(memory)
+    memory.log.append([beta.seal("beta", b"{}")])
+    memory.turn(1)
+    assert "mirror silent beta" not in silent(memory)
+
+
 def silent(installation: Installation) -> str:
     assert installation.session is not None
     return "\n".join(f"{alarm.kind} {alarm.mirror}" for alarm in installation.session._watch._found)

@@ -206,8 +206,9 @@ class Session:
                 verdict = self._gate.judge(record, self._clock.monotonic())
                 if verdict is GateVerdict.COUNTS:
                     # At once: a million records would be three times as large as their levels.
-                    self.aggregation.levels.take(record, self._clock.now(), self._gate.find_serial(record))
-                    self._watch.hear(record)
+                    serial = self._gate.find_serial(record)
+                    self.aggregation.levels.take(record, self._clock.now(), serial)
+                    self._watch.hear(record, serial)
                     if foreign.get(record.key, (None, None))[1] is GateVerdict.REPLAYED:
                         del foreign[record.key]  # the log still had an older record of the mirror
                 elif verdict.is_refused:
@@ -402,7 +403,7 @@ class Session:
 
     def _note_taken(self, record: Record, outcome: RecordOutcome) -> None:
         if record.topic == ACKS:
-            self._watch.hear(record)
+            self._watch.hear(record, self._gate.find_serial(record))
         elif record.topic == EVENTS:
             EVENTS_TOTAL.labels(outcome=outcome.value).inc()
             if outcome is RecordOutcome.UNKNOWN:

@@ -97,12 +97,20 @@ class Watch:
         self._notices_end: int | None = None
         # The newest end of notices that the log said.
         self._known_end: int | None = None
+        # The newest serial of each mirror that seals.
+        self._serials: dict[str, int] = {}
         # Whether the log answered the last question where a topic ends.
         self.answers = True
 
-    def hear(self, record: Record) -> None:
-        """Count any record of a mirror as its heartbeat."""
-        self._silence.heard((record.key or "").partition("/")[0], record.offset, self._clock.monotonic())
+    def hear(self, record: Record, serial: int | None) -> None:
+        """Count any record of a mirror as its heartbeat.
+
+        Of a mirror that seals only a new `serial` counts: others can write its sealed records again.
+        """
+        name, sign = (record.key or "").partition("/")[0], record.offset
+        if serial is not None:
+            sign = self._serials[name] = max(serial, self._serials.get(name, 0))
+        self._silence.heard(name, sign, self._clock.monotonic())
 
     def note_written(self, messages: Sequence[NewRecord], places: Sequence[tuple[int, int]]) -> None:
         """Take the records that a transaction wrote, and their offsets."""
