@@ -25,6 +25,16 @@ def test_a_push_that_sends_its_own_events_keeps_the_reader_rules(
     assert b"HGRCSKIPREPO" not in encoding.environ
 
 
+def test_a_repository_made_with_a_mercurial_in_rust_is_opened_without_it(tmp_path: Path) -> None:
+    initialize()
+    ui = ui_module.ui.load()
+    ui.setconfig(b"format", b"use-persistent-nodemap", True)
+    ui.setconfig(b"storage", b"revlog.persistent-nodemap.slow-path", b"allow")
+    factory.repository(ui, os.fsencode(tmp_path), create=True)
+    repository = RepositoryOpener(skip_hgrc=False).open(str(tmp_path))
+    assert b"persistent-nodemap" in repository.requirements
+
+
 @pytest.mark.timeout(10)
 @pytest.mark.parametrize("name", ["store/00changelog.i", "store/requires", "bookmarks", "requires"])
 def test_a_pipe_in_place_of_a_file_that_mercurial_opens_is_named(tmp_path: Path, name: str) -> None:

@@ -57,6 +57,8 @@ rollback = no
 evolution = all
 [phases]
 publish = no
+[storage]
+revlog.persistent-nodemap.slow-path = allow
 [worker]
 enabled = no
 """

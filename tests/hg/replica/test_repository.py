@@ -7,7 +7,7 @@ import weakref
 from typing import Any
 
 import pytest
-from mercurial import error, vfs
+from mercurial import error, scmutil, vfs
 
 from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, locked, prepare
 from hgext.vcsreplicator.hg.serving import views, watermark
@@ -54,6 +54,14 @@ def test_a_pipe_in_an_open_repository_is_named_and_not_waited_for(bench: Bench, 
     os.mkfifo(file)
     with pytest.raises(OSError, match=f"Not a file: '{file}'"):
         repositories.open(str(author.folder))
+
+
+def test_a_worker_without_rust_opens_what_a_mercurial_in_rust_made(bench: Bench) -> None:
+    author = bench.author("one")
+    author.push()
+    with author.repo.wlock(), author.repo.lock():
+        scmutil.writereporequirements(author.repo, author.repo.requirements | {b"persistent-nodemap"})
+    assert len(OpenRepositories(prepare(), 4).open(str(author.folder)).changelog) == 1
 
 
 def test_no_hook_runs_where_a_mirror_applies_events(bench: Bench) -> None:
