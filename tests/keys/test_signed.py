@@ -108,14 +108,14 @@ def test_a_notice_with_another_value_of_a_member_is_refused(signing: Signing, me
     key, signature, text = signing.signed().split(" ", 2)
     changed = json.loads(text) | {member: MEMBERS[member]}
     line = f"{key} {signature} {json.dumps(changed, sort_keys=True, separators=(',', ':'))}"
-    assert f"the signature of {key} does not fit" in signing.refusal(line)
+    assert f"the signature of {key} does not match" in signing.refusal(line)
 
 
 def test_a_notice_that_another_aggregator_signed_is_refused(signing: Signing, tmp_path: Path) -> None:
     other = Signing(signing.mirror, make_key(tmp_path / "other"))
     assert "not signed by a key that was given" in signing.refusal(other.signed())
     _, signature, text = other.signed().split(" ", 2)
-    assert "does not fit" in signing.refusal(f"{signing.aggregator.signing} {signature} {text}")
+    assert "does not match" in signing.refusal(f"{signing.aggregator.signing} {signature} {text}")
 
 
 def test_the_key_of_a_mirror_signs_no_notice(signing: Signing) -> None:
