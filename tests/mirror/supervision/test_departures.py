@@ -235,10 +235,15 @@ def test_the_next_life_of_a_deleted_repository_stays_once_it_is_applied(bench: B
     assert bench.writer.acks[again.repository].incarnation == again.incarnation
 
 
-def test_a_refused_repository_is_tried_again_once_the_other_left(bench: Bench) -> None:
-    chain = Chain("other")
+@pytest.mark.parametrize("is_rename", [False, True], ids=["creation", "rename"])
+def test_a_refused_repository_is_tried_again_once_the_other_left(bench: Bench, *, is_rename: bool) -> None:
+    chain, late = Chain("other"), Chain("late")
     applied(bench, chain)
-    bench.read(Chain("other", generation=2).next())
+    if is_rename:
+        applied(bench, late)
+        bench.read(late.next(Type.RENAMED, path="other", detail={"from": "late"}))
+    else:
+        bench.read(Chain("other", generation=2).next())
     taken = Trouble(reason=Reason.REFUSED, note="path 'other' is taken")
     bench.answer(bench.pool.given[-1], done=0, checkpoint=None, folder=None, serving=0, trouble=taken)
     bench.read(renamed := chain.next(Type.RENAMED, path="this/r", detail={"from": "other"}))

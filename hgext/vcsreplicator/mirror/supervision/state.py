@@ -213,7 +213,10 @@ class State:
         )
 
     def vacate(self, following: Following) -> None:
-        """Retry the repositories that this one kept out of its path, which it leaves."""
+        """Retry the refused repositories, because this one leaves its path.
+
+        Any of them may need that path: a refused rename names it in an event that only the attempt reads.
+        """
         for other in self.table:
-            if other is not following and other.path == following.path:
+            if other is not following and other.note is not None:
                 self.send(other, Following.retry)
