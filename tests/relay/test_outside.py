@@ -9,6 +9,7 @@ from hgext.vcsreplicator.relay import outside
 from hgext.vcsreplicator.relay.outside import OutsideWatch
 from hgext.vcsreplicator.words.errors import Unavailable
 from testing.builders.master.outboxes import PlainPort
+from testing.clock import HandClock
 
 from .test_quiet import count_calls
 
@@ -104,6 +105,21 @@ def test_one_whose_files_changed_waits_for_none_that_was_never_compared(
     assert look(watch, port, folders)[0] == [folder]
     (tmp_path / "one/.hg/store/pushlog.log").write_bytes(b"older")
     assert look(watch, port, folders)[0] == ["/a", folder]
+
+
+def test_histories_that_take_long_to_read_hold_up_no_round(port: Port, tmp_path: Path) -> None:
+    """Accounts of the group write them."""
+    clock = HandClock()
+
+    class Slow(Port):
+        def find_refusal(self, folder: str) -> str | None:
+            clock.advance(outside.LONGEST * 0.6)
+            return None
+
+    slow = Slow()
+    watch, folders = OutsideWatch(slow, clock.monotonic), [f"/{name}" for name in "abcde"]
+    assert look(watch, slow, folders)[0] == ["/a", "/b"]
+    assert look(watch, slow, folders)[0] == ["/c", "/d"]
 
 
 def test_a_sound_repository_is_compared_again_once_it_has_changed(port: Port, tmp_path: Path) -> None:

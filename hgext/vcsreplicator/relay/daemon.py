@@ -130,7 +130,7 @@ class _Relay:
         self._watch.on_state, self._work.on_failed = self._server.announced, self._server.failed
         self._reporter = ServiceReporter(log, f"{RELAY_KEY}{settings.source}", topic=EVENTS)
         self._watch.on_answer, self._watch.on_report = self._note_log_answer, self._reporter.note_record
-        self._outside, self._quiet = OutsideWatch(port), QuietRepositories()
+        self._outside, self._quiet = OutsideWatch(port, clock.monotonic), QuietRepositories()
         self._log, self._blobs_due = log, float("-inf")
         self._gone = GoneWatch(settings, log, self._watch, clock, stop)
         self._found: list[ServiceTrouble] = []

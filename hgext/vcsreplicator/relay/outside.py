@@ -8,8 +8,9 @@ move of bookmarks or phases alone is not noticed, nor is a file of phases that w
 
 import os
 import shlex
+import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import structlog
 
@@ -20,6 +21,8 @@ logger = structlog.get_logger()
 
 # Most repositories of a kind that are opened in one round; the rest waits for the next.
 AT_ONCE = 100
+# Seconds after which a round opens no other: an account may have written histories that take long to read.
+LONGEST = 10.0
 
 # Separates a repository's folder from the reason why it would refuse each push.
 WOULD_REFUSE = ": pushes are refused: "
@@ -45,8 +48,8 @@ _NEVER: _Comparison = (), None, None
 class OutsideWatch:
     """Remembers how each changelog compared with its outbox; used by one thread."""
 
-    def __init__(self, port: MasterPort) -> None:
-        self._port = port
+    def __init__(self, port: MasterPort, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._port, self._monotonic = port, monotonic
         # Those compared longest ago come first.
         self._compared: dict[str, _Comparison] = {}
 
@@ -59,6 +62,7 @@ class OutsideWatch:
         sound. The repositories opened longest ago come first, so that many unsound ones, or many not opened since a start, do not
         keep the others waiting.
         """
+        until = self._monotonic() + LONGEST
         there, opened = dict.fromkeys(folders, _NEVER), Counter[tuple[bool, bool]]()
         known = {folder: last for folder, last in self._compared.items() if folder in there}
         self._compared = {folder: last for folder, last in there.items() if folder not in known} | known
@@ -71,7 +75,8 @@ class OutsideWatch:
             )
             if was_sound and seen == compared and not refusal:
                 continue
-            if opened[kind] < AT_ONCE and (not was_sound or seen != compared):
+            is_time = not opened or self._monotonic() < until
+            if is_time and opened[kind] < AT_ONCE and (not was_sound or seen != compared):
                 opened[kind] += 1
                 del self._compared[folder]
                 self._compared[folder] = _, is_changed, refusal = self._compare_repository(folder, seen, former)
