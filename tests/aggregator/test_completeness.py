@@ -260,6 +260,7 @@ def test_check_says_when_the_departure_of_a_predecessor_is_waited_for(here: Inst
     with here.session() as session:
         here.step(session, 90.0)
         here.push(here.former, Type.CREATED)
+        here.step(session, 10.0)
         here.push(here.successor, Type.CREATED)
         ends = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(here.clock.now() + DEPARTURE_PATIENCE))
         here.step(session, SLOW)

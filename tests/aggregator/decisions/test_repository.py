@@ -15,6 +15,9 @@ from hgext.vcsreplicator.words.records import FormerPath, Pending
 from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.aggregator.chains import Chain, identifier
+from testing.builders.aggregator.states import some_state
+
+ROSTER = Roster(version=1, mirrors=(Mirror(name="alpha", state=MirrorState.ACTIVE),))
 
 
 def stored(event: Event) -> HeldEvent:
@@ -265,3 +268,47 @@ def test_a_state_that_is_made_of_the_queue_is_of_no_roster_yet(count: int) -> No
     repository.end_loading()
     assert repository.state is not None
     assert (repository.state.seq, repository.state.noticed, repository.state.roster) == (count, 0, 0)
+
+
+# What an operator is told
+
+
+@pytest.mark.parametrize(("released", "late"), [(1, ()), (2, ("alpha",))])
+def test_an_event_waits_for_a_mirror_to_serve_it_once_it_is_released(released: int, late: tuple[str, ...]) -> None:
+    chain = Chain("x")
+    chain.take(3)
+    repository = held(chain, *map(stored, chain.events[1:]), released=released, noticed=1)
+    repository.take_level("alpha", chain.ack("alpha", 2, 0))
+    assert repository.find_late(ROSTER) == late
+
+
+def test_a_repository_without_a_waiting_event_waits_for_no_mirror() -> None:
+    assert Repository(Chain("x").repository).find_late(ROSTER) == ()
+
+
+@pytest.mark.parametrize(
+    ("released", "is_deleted", "former", "present"),
+    [(0, False, 0, 0), (1, False, 1, 0), (2, False, 1, 0), (3, False, 0, 2), (4, False, 0, 2), (4, True, 0, 0)],
+)
+def test_a_mirror_shows_a_repository_at_the_path_of_the_released_event(
+    released: int, is_deleted: bool, former: int, present: int
+) -> None:
+    repository, stay = Repository("a" * 32), FormerPath(path="former", generation=1, until=3)
+    repository.state = some_state(
+        path="present", generation=2, seq=4, released=released, stays=(stay,), deleted=is_deleted
+    )
+    assert [repository.find_generation(path) for path in ("former", "present")] == [former, present]
+
+
+def test_a_queue_lacks_the_next_event_until_that_fills_it() -> None:
+    chain, repository = incomplete()
+    assert repository.lacks_next()
+    repository.fill(stored(chain.events[1]))
+    assert not repository.lacks_next()
+
+
+def test_an_empty_queue_lacks_the_next_event_if_the_state_has_more() -> None:
+    chain = Chain("x")
+    chain.take(2)
+    assert held(chain, released=1, noticed=1).lacks_next()
+    assert not held(chain, released=2, noticed=2).lacks_next()
