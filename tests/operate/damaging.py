@@ -15,7 +15,7 @@ from pathlib import Path
 from testing.waiting import eventually
 
 from .page import Entry, OnCall
-from .provoking import append_event, hg_by_hand, hold, mirror_folder, newest_event, provokes, rows, workers_of
+from .provoking import append_event, hold, mirror_folder, newest_event, provokes, rows, workers_of
 
 MEBIBYTE = 1024 * 1024
 
@@ -132,10 +132,11 @@ def fork(on_call: OnCall, entry: Entry) -> None:
 @contextmanager
 def rival(on_call: OnCall, name: str) -> Iterator[Path]:
     """Have another repository of the same generation at its path, as a second master would. Yields its folder."""
+    other = on_call.cluster.repository(on_call.repository())
     folder, aside = on_call.cluster.repository(name), on_call.cluster.folder / f"{name}-aside"
     folder.rename(aside)
     shutil.rmtree(folder.parent / ".vcsreplicator" / "generations")
-    hg_by_hand(on_call, on_call.cluster.folder, "init", str(folder))
+    on_call.cluster.hg("-R", other, "replicaterename", folder, "--yes", on_master=True)
     eventually(lambda: "refused" in rows(on_call, "status"), "mirrors take only one of the two")
     yield folder
     aside.rename(folder)
