@@ -24,7 +24,7 @@ ORDER = {
     f"{OURS}.keys": "seal < pairs < signed",
     f"{OURS}.mirror": "checkpoint, comparison, forking, metrics, notes, nursery, seals, settings, sources, writer "
     "< namesake, plan, task < copies, mounts, pool < supervision < service < jobs",
-    f"{OURS}.aggregator": "decisions, gate, metrics, settings < alarms, completeness, loading, refusals, rereading "
+    f"{OURS}.aggregator": "decisions, gate, metrics, settings < alarms, completeness, loading, recent_notices, refusals, rereading "
     "< ahead, offline_roster < watching < session < loop < standby",
     f"{OURS}.dashboard": "acts, asked, deliveries, drawing, graphs, pages, recent, settings < acting, readers, sources, "
     "view < guard, tracing, watcher < feed < application < server",
