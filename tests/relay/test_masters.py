@@ -115,7 +115,7 @@ class HangingLog(MemoryLog):
 
 def test_what_a_former_master_sent_too_late_counts_as_unsent() -> None:
     log = HangingLog()
-    with new_master("acknowledge-timeout = 60") as master:
+    with new_master("acknowledge-timeout = 3") as master:
         with running_relay(master.settings(), log):
             master.create("one")
             log.hangs = True

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -107,8 +108,10 @@ def test_an_address_that_hangs_fails_no_attempt_and_is_left_alone(
 def test_a_new_client_asks_the_only_broker_again_after_it_hung(
     kafka: Kafka, unique_name: str, unknown: connections.HangingBrokers
 ) -> None:
-    found_by = f"kafka://localhost:{kafka.port}?topic-prefix={unique_name}."
-    unknown.add(("127.0.0.1", kafka.port))
+    port = urlsplit(kafka.url).port
+    assert port is not None
+    found_by = f"kafka://localhost:{port}?topic-prefix={unique_name}."
+    unknown.add(("127.0.0.1", port))
     with open_log(found_by, creates=True) as log:
         log.create(topics(partitions=1))
 

@@ -131,6 +131,28 @@ def test_a_repository_removed_by_hand_is_deleted_after_the_delay(make: Callable[
     assert len(host.deletions()) == 1
 
 
+def test_a_repository_removed_during_a_round_is_deleted_after_the_delay(make: Callable[..., Host]) -> None:
+    host = make("team/one")
+    found = RelayRound(folders=list(find_repositories(str(host.root))))
+    host.remove("team/one")
+    assert host.watch.find(found, host.clock.now(), is_shared=False) == []
+    host.look()
+    host.wait()
+    assert [event.path for event in host.deletions()] == ["team/one"]
+
+
+def test_a_repository_whose_removal_takes_long_is_deleted_after_the_delay(make: Callable[..., Host]) -> None:
+    host = make("team/one")
+    folder = host.root / "team/one"
+    (folder / ".hg").rename(folder / "hg")
+    for _ in range(2):
+        assert host.look(unreadable=(str(folder),)) == []
+    host.remove("team/one")
+    host.look()
+    host.wait()
+    assert [event.path for event in host.deletions()] == ["team/one"]
+
+
 def test_no_path_of_a_removed_repository_adds_a_command_to_ours(make: Callable[..., Host]) -> None:
     host = make("x;reboot", removed=Removed.REPORT)
     host.remove("x;reboot")

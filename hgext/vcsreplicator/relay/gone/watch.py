@@ -73,7 +73,8 @@ class GoneWatch:
         }
         if settings.removed is Removed.ANNOUNCE:
             self._note_removed(states, self._since.keys() - before)
-            self._seen = _look_at_folders(folders)
+            # Also what is being removed just now: half of it may be there, or it has gone since this round began.
+            self._seen = _look_at_folders([*folders, *unreadable], self._seen)
             if not is_shared:
                 self._announce_due(states)
         texts = [f"{describe_unmounted(*each)} If it is, see docs/push.md" for each in unmounted.items()]
@@ -163,8 +164,8 @@ class GoneWatch:
             logger.warning("repository removed by hand: deletion announced", **names, seq=event.seq, event_id=event.id)
 
 
-def _look_at_folders(folders: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Return device and inode of these folders, and of all folders above them."""
+def _look_at_folders(folders: Iterable[str], before: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    """Return device and inode of these folders, and of all folders above them; of those that have gone as they were `before`."""
     found: dict[str, tuple[int, int]] = {}
     for folder in folders:
         try:
@@ -173,7 +174,9 @@ def _look_at_folders(folders: Iterable[str]) -> dict[str, tuple[int, int]]:
                 found[folder] = status.st_dev, status.st_ino
                 folder = os.path.dirname(folder)
         except OSError:
-            continue
+            while folder in before and folder not in found:
+                found[folder] = before[folder]
+                folder = os.path.dirname(folder)
     return found
 
 
