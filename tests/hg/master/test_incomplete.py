@@ -30,7 +30,7 @@ def test_a_push_that_lacks_what_it_names_is_refused(master: Master, log: Log, le
     master.commit("one", "a")
     said = master.push("one", "--config", "extensions.incomplete=incomplete.py", check=False)
     if left_out == "files":
-        assert "the push lacks content that its changesets name: data/" in said
+        assert "the push lacks content that its changesets name: file@" in said
         assert "run 'hg verify' in the repository that you push from" in said
     assert "abort: " in said
     master.push("one")
