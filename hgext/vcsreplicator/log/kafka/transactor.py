@@ -37,8 +37,9 @@ class KafkaTransactor:
         self._owners_group, self._instance = f"transactor-{identity}", uuid.uuid4().hex
         broker.create_owners()
         epoch, _ = self._last_owner()
-        # Not the next number alone: a week after the owner began, Kafka forgets the record of it, and it may still be at work.
-        self._epoch = max(epoch + 1, int(time.time()))
+        # Not the next number alone: a week after the owner began, Kafka forgets the record of it, and it may still be at work. By
+        # milliseconds: no two begin in the same one.
+        self._epoch = max(epoch + 1, time.time_ns() // 1_000_000)
         self._write_owner()
         self._producer: KafkaProducer | None = None
         self._is_open = False
