@@ -89,6 +89,7 @@ VIOLATIONS: dict[str, list[Seen]] = {
     "lost: lines: 2 of changegroup.1 at red, it got 1": [*without(8), acted("changegroup.1"), acted("changegroup.1")],
     "early: beta at 15.1: json-rev": [*without(9), looked(15.1, "json-rev/head-2 with 404")],
     "silent: check says OK at 80.0": [*without(8), checked(80.0)],
+    "silent: check says OK at 90.0": [*without(8), checked(75.0, "waits until 80"), checked(90.0)],
     "alarm: check says at 201.0: beta is silent": [*without(10), checked(200.0, "beta is silent")],
     "late: relay-killed, healed at 12.0: lines took 23.0 s": [*without(8), delivered(2, 35.0)],
     "trouble: relay at 9.0: ended with 78": [
@@ -113,6 +114,13 @@ EXCUSED: dict[str, list[Seen]] = {
         struck(10.0, 12.0, within=30.0),
         checked(20.0),
         delivered(2, 30.0),
+    ],
+    "a wait that ends when another begins": [
+        *without(5, 8),
+        struck(10.0, 12.0, within=100.0),
+        checked(74.0, "waits until 77"),
+        checked(78.0),
+        delivered(2, 80.0),
     ],
     "a push that waits when the history is cut": [*without(8, 10, 11), checked(16.0, "beta is silent")],
     "a fault that another one follows at once": [*without(8), struck(16.0, 30.0, within=20.0), delivered(2, 35.0)],

@@ -7,7 +7,7 @@
 - misordered: messages of a repository skip one, go back, or come before those of what was accepted earlier;
 - repeated: a message came again though no fault had struck for a while;
 - early: a message came before a mirror served the change that no fault took away, and that an operator had not deactivated;
-- silent: `check` said OK while an accepted push was undelivered for over a minute;
+- silent: `check` said OK while an accepted push was undelivered for over a minute, and had named nothing just before;
 - alarm: `check` reported something though all was healed and delivered for over a minute;
 - late: after a fault was healed, a destination got no push that began then within the fault's bound;
 - trouble: what an observer writes down because it must not be.
@@ -27,6 +27,8 @@ from testing.faults.campaign.history import Seen, of_kind
 
 # Seconds for which a trouble may last before `check` must name it, and after all is well before it must say so.
 UNNAMED = 60.0
+# Seconds after a finding within which `check` may have another reason to name: what ended has waited for the next thing.
+RENAMED = 10.0
 # Seconds after a fault in which what was unconfirmed may come again: `takeover-after`, and the longest delay of a retry.
 REPEATED = 30.0
 # Seconds that a push may wait at the end of a history that was cut short: the longest fault, and the longest recovery.
@@ -181,9 +183,12 @@ def _judge_checks(seen: Sequence[Seen]) -> list[str]:
         for name in _destinations(seen)
     ]
     found = []
+    named = float("-inf")
     for check in of_kind(seen, "checked"):
         owed = [wait for wait in waits if wait[0] < check.begin - UNNAMED and wait[1] > check.end]
-        if owed and not check.what["findings"]:
+        if check.what["findings"]:
+            named = check.end
+        elif owed and check.begin - named > RENAMED:
             found.append(f"silent: check says OK at {check.begin:.1f}, {owed[0][2]} has waited since {owed[0][0]:.1f}")
         was_well = all(not (since < check.end and until > check.begin - UNNAMED) for since, until, *_ in _late(waits))
         if check.what["findings"] and was_well and not _struck_during(seen, check.begin - UNNAMED, check.end):
