@@ -16,7 +16,17 @@ from typing import Any
 import pytest
 from mercurial import error
 
-from hgext.vcsreplicator.hg.replica import checking, healing, place, releasing, replicated, scan, snapshot, work
+from hgext.vcsreplicator.hg.replica import (
+    checking,
+    healing,
+    place,
+    releasing,
+    replicated,
+    repository,
+    scan,
+    snapshot,
+    work,
+)
 from hgext.vcsreplicator.hg.replica.checking import check
 from hgext.vcsreplicator.hg.replica.local import LocalRepository
 from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, locked, prepare
@@ -191,6 +201,25 @@ def test_an_event_is_not_applied_to_what_took_the_place_of_its_repository(
     outcome = mirror.perform(OLD, mirror.url, items=(SimpleNamespace(event=event),))
     assert (outcome.done, outcome.trouble) == (1, None)
     assert applied == [mirror.waiting(OLD)]
+
+
+@pytest.mark.parametrize("step", ["locked", "_read_identity"])
+def test_an_event_for_what_is_moved_away_is_tried_again(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The new one has not come yet."""
+
+    def hide() -> None:
+        with place.hold(mirror.url) as held:
+            place.hide(mirror.settings.folder, mirror.settings.root, held, OLD)
+
+    monkeypatch.setattr(work, "plan", lambda *_: APPLY)
+    before(monkeypatch, work if step == "locked" else repository, step, hide)
+    event = SimpleNamespace(repository=OLD, path="p", type=Type.CHANGED)
+    trouble = mirror.perform(OLD, mirror.url, items=(SimpleNamespace(event=event),)).trouble
+    assert trouble is not None
+    assert (trouble.reason, trouble.passing) == (Reason.LOCKED, True)
+    assert mirror.at(mirror.waiting(OLD)) == (OLD, 2, 1)
 
 
 def test_a_rename_does_not_take_along_what_took_its_place(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -493,7 +522,8 @@ def test_what_is_released_of_another_history_shows_nothing_of_this_one(
 
 
 def read_through(mirror: Mirror, repository: str, folder: str) -> Checked:
-    return check(OpenRepositories(mirror.ui, 1), mirror.settings, Check(repository=repository, folder=folder, seq=2))
+    wanted = Check(repository=repository, folder=folder, seq=2, serving=1)
+    return check(OpenRepositories(mirror.ui, 1), mirror.settings, wanted)
 
 
 @pytest.mark.parametrize("damage", ["changelog", "checkpoint"])
@@ -516,9 +546,22 @@ def test_a_check_of_what_is_moved_away_at_its_beginning_is_undecided(
     assert mirror.at(mirror.url) == (NEW, 1, 1)
 
 
+@pytest.mark.parametrize("step", ["_observe_store", "_read_shown"])
+def test_a_check_of_what_is_renamed_meanwhile_is_undecided(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    with locked(repo := OpenRepositories(mirror.ui, 1).open(mirror.url)):
+        replicated.record(repo, replace(mirror.old, seq=3, path="q"))
+    before(monkeypatch, checking, step, lambda: print(mirror.perform(OLD, mirror.url, released=3)))
+    found = read_through(mirror, OLD, mirror.url)
+    assert (found.problem, found.lower, found.shown, found.is_undecided) == (None, None, None, True)
+    assert mirror.at(mirror.settings.root + "/q") == (OLD, 3, 3)
+
+
 def test_a_check_finds_a_repository_that_is_gone_and_a_restored_one(mirror: Mirror) -> None:
     shutil.rmtree(mirror.url)
-    assert read_through(mirror, OLD, mirror.url).problem == "it is not here any more"
+    found = read_through(mirror, OLD, mirror.url)
+    assert (found.problem, found.sought) == ("it is not here any more", mirror.url)
     restored = mirror.checkpoint(OLD, 1, seq=1)
     mirror.make(mirror.url, restored)
     assert read_through(mirror, OLD, mirror.url).lower == restored

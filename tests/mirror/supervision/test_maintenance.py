@@ -232,6 +232,21 @@ def test_a_detached_repository_is_not_read_through_and_keeps_its_reason(bench: B
     assert [note.reason for note in bench.notes.detached()] == [Reason.FORK]
 
 
+@pytest.mark.parametrize("meanwhile", ["deleted", "renamed", "under way", None])
+def test_a_repository_that_a_check_misses_may_have_been_moved(bench: Bench, meanwhile: str | None) -> None:
+    """A reading lasts while the task that moves or deletes the repository begins and ends."""
+    event = Chain("r").next()
+    apply(bench, event)
+    following = bench.mirror.state.table.get(event.repository)
+    assert following is not None
+    after: dict[str | None, dict[str, object]]
+    after = {"deleted": {"folder": None}, "renamed": {"folder": "/b"}, "under way": {"is_running": True}, None: {}}
+    put(following, **{"folder": "/a", **after[meanwhile]})
+    missed = Checked(repository=event.repository, problem="it is not here any more", sought="/a")
+    bench.mirror.maintenance.take_checked(missed)
+    assert [note.reason for note in bench.notes.detached()] == ([] if meanwhile else [Reason.CORRUPT])
+
+
 def test_a_level_that_went_down_is_read_from_the_beginning_of_the_log(bench: Bench) -> None:
     first, second = Chain("r").take(2)
     for event in (first, second):

@@ -84,7 +84,7 @@ def check(repositories: OpenRepositories, settings: MirrorSettings, wanted: Chec
     except (Halted, PermissionError) as damaged:
         return Checked(repository=wanted.repository, problem=str(damaged))
     if local.folder is None:
-        return Checked(repository=wanted.repository, problem="it is not here any more")
+        return Checked(repository=wanted.repository, problem="it is not here any more", sought=wanted.folder)
     return _check_in_place(repositories, replace(wanted, folder=local.folder))
 
 
@@ -115,7 +115,8 @@ def _check_in_place(repositories: OpenRepositories, wanted: Check) -> Checked:
     if is_spent:
         return Checked(repository=wanted.repository, problem=problem, is_undecided=True, is_spent=True)
     journal = os.path.join(wanted.folder, ".hg", "store", "journal")
-    if _observe_store(wanted.folder) != before or os.path.lexists(journal) or is_other:
+    is_same = before is not None and _observe_store(wanted.folder) == before  # without a store it was moved away
+    if not is_same or os.path.lexists(journal) or is_other:
         return Checked(repository=wanted.repository, problem=None, is_undecided=True)
     return Checked(repository=wanted.repository, problem=problem, lower=lower, shown=shown)
 

@@ -49,6 +49,13 @@ class LocalRepository:
         # A worker may have been killed after it had moved the repository.
         self._set_found(None if expected is None else scan.find(settings, repository))
 
+    def was_moved(self) -> bool:
+        """Return whether it is no longer where it was found: what failed there says nothing of it."""
+        if self.folder is None or self.checkpoint is None:
+            return False
+        found = scan.inspect_anyway(self.folder)
+        return found is None or (found.checkpoint is not None and not found.is_of(self.checkpoint.repository))
+
     @contextlib.contextmanager
     def hold(self) -> Iterator[place.LockedPlace]:
         """Lock the repository within the block; raises Busy or LockHeld."""

@@ -17,7 +17,7 @@ from ...log.blobs import open_blobs
 from ...mirror.checkpoint import Checkpoint, before_first
 from ...mirror.plan import Act, plan
 from ...mirror.settings import MirrorSettings
-from ...mirror.task import ReadEvent, Task, TaskOutcome
+from ...mirror.task import ReadEvent, Task, TaskOutcome, Trouble
 from ...words.clock import Clock
 from ...words.errors import Diverged, MalformedEvent
 from ...words.event import Type
@@ -58,6 +58,8 @@ class TaskRunner:
             if is_spent:
                 # The same content may fit when it comes from the master, in pieces; a repair is retried.
                 trouble = replace(trouble, passing=task.heal is not None)
+            if local.was_moved():
+                trouble = Trouble(reason=Reason.LOCKED, note="the repository was moved away meanwhile", passing=True)
             if local.folder is not None:
                 self.repositories.close(local.folder)
         return TaskOutcome(

@@ -292,10 +292,12 @@ class Following:
     def believe(self, moment: Moment, checked: Checked) -> Transition:
         """Believe a check in the stream: damage, a lower checkpoint, less shown.
 
-        Less than before is believed only if no task runs, and if it did not advance meanwhile.
+        Less than before is believed only if no task runs, and if it did not advance meanwhile; that it is nowhere, only if no
+        task moved or deleted it.
         """
         known, lower, shown = self.checkpoint, checked.lower, checked.shown
-        if self.phase is not Phase.STREAM:
+        is_moved = checked.sought is not None and (self.work.is_running or self.disk.folder != checked.sought)
+        if self.phase is not Phase.STREAM or is_moved:
             return Transition()
         if checked.problem is not None:
             return self.plan_note(moment, Reason.CORRUPT, checked.problem)
