@@ -16,13 +16,14 @@ from hgext.vcsreplicator.outbox.bundles import Bundle
 from hgext.vcsreplicator.outbox.entry import Entry, MirrorNeeds, NewestEvent, before_first_event, new_id
 from hgext.vcsreplicator.outbox.file import Fork, Outbox, SentMark, TornRecord
 from hgext.vcsreplicator.outbox.folder import Store, read_file, remove_folder
-from hgext.vcsreplicator.outbox.forks import fork_behind, fork_between
+from hgext.vcsreplicator.outbox.forks import fork_at_path, fork_behind, fork_between, is_void
 from hgext.vcsreplicator.words import digest
 from hgext.vcsreplicator.words.errors import MalformedEvent
 from hgext.vcsreplicator.words.event import MOST_REPLACED
 from hgext.vcsreplicator.words.shape import to_json
 from hgext.vcsreplicator.words.wire import HEADER_LIMIT
 from pushlog.store import frames
+from testing.builders.aggregator.states import state_of
 from testing.builders.master.outboxes import Folder, Transaction, following
 
 
@@ -258,9 +259,35 @@ def test_a_fork_names_the_history_that_the_log_has_instead(box):
     assert fork_between(known, box.newest(), box).incarnation is None
 
 
+@pytest.mark.parametrize("left", ["older", "other", "replaced"])
+@pytest.mark.parametrize("known", [2, 3])
+def test_a_fork_is_void_once_the_outbox_has_the_event(box, tmp_path, left, known):
+    segment, made = tmp_path / "outbox.0001.log", entries(3)
+    box.append(Transaction(), made)
+    box.mark_sent(list(box.unsent())[-1].sent())
+    whole, state = segment.read_bytes(), state_of(made[known - 1].event)
+    contents = {
+        "older": made[:1],
+        "other": made[:1] + entries(2, NewestEvent.of(made[0].event)),
+        "replaced": entries(2),
+    }
+    segment.write_bytes(b"")
+    box.append(Transaction(), contents[left])
+    forks = [fork_between(state, box.newest(), box), fork_at_path([state], state.path, state.generation, None)]
+    if left == "older":
+        forks.append(fork_behind(box))
+    assert [is_void(fork, box) for fork in forks] == [False] * len(forks)
+    segment.write_bytes(whole)
+    assert [is_void(fork, box) for fork in forks] == [True] * len(forks)
+    assert not is_void(replace(forks[0], event=None), box), "an older release wrote none"
+
+
 def test_a_mark_of_a_fork_is_read_as_it_was_written(box):
     assert box.fork() is None
-    for fork in (Fork(reason="restored \N{EM DASH} from a copy?"), Fork(reason="other", incarnation="a" * 32)):
+    for fork in (
+        Fork(reason="restored \N{EM DASH} from a copy?"),
+        Fork(reason="other", incarnation="a" * 32, seq=3, event="b" * 32),
+    ):
         box.set_fork(fork)
         assert box.fork() == fork
     box.set_fork(None)

@@ -72,7 +72,7 @@ def cut_changelog(master: Master) -> None:
 
 
 def bring_back(copy: Path, file: Path) -> None:
-    """Put a copy in a file's place at once: the relay reads it at any time, and of half an outbox takes it for a fork."""
+    """Put a copy in a file's place at once: the relay reads it at any time."""
     shutil.copy2(copy, file.with_name(f"{file.name}.new"))
     file.with_name(f"{file.name}.new").replace(file)
 
@@ -129,7 +129,8 @@ def test_what_would_refuse_each_push_is_reported_without_one(
         break_it(master)
         assert eventually(lambda: [text for text in reported(log) if f"/{said}" in text])
         for file in ("outbox.0001.log", "pushlog.log", "00changelog.i"):
-            bring_back(master.folder / "sound/.hg/store" / file, master.root / "one/.hg/store" / file)
+            # The relay may look at half of it: that is no fork for long.
+            shutil.copy2(master.folder / "sound/.hg/store" / file, master.root / "one/.hg/store" / file)
         eventually(lambda: reported(log) == [])
         master.commit("one", "c")
         assert RECORDED in master.push("one")

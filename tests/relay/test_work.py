@@ -140,6 +140,28 @@ def test_a_store_restored_while_the_relay_runs_is_a_fork(master: Master, pushed_
     assert master.sent() == [entry.event.id for entry in first + newest]
 
 
+@pytest.mark.parametrize("begins", ["as cp does", "as mv does"])
+def test_a_fork_ends_once_the_outbox_is_whole_again(master: Master, begins: str) -> None:
+    """An operator brings it back, and the relay looks at half of it."""
+    box = master.write("a", following(before_first_event("a", 1), 2))
+    master.poke("a")
+    master.until_done(box)
+    segment = master.root / "a/.hg/store/outbox.0001.log"
+    whole = segment.read_bytes()
+    segment.write_bytes(b"") if begins == "as cp does" else segment.unlink()
+    changed: list[str] = []
+    master.jobs.on_fork_changed = changed.append
+    send = master.jobs.table()[Job.SEND]
+    send(master.folder("a"))
+    assert "which is not in the outbox" in box.fork().reason
+    segment.write_bytes(whole)
+    box.append(Transaction(), following(box.newest(), 1))
+    send(master.folder("a"))
+    assert box.fork() is None
+    assert not box.has_unsent()
+    assert changed == [master.folder("a")] * 2
+
+
 def test_the_log_is_asked_once_for_a_push_and_again_after_trouble(
     master: Master, monkeypatch: pytest.MonkeyPatch
 ) -> None:

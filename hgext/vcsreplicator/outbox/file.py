@@ -77,6 +77,7 @@ class Fork(Value):
     `master` is LEAVING while its master is handed over, and FORMER once another master replaced it: then pushes belong to that one,
     and nothing else is wrong. `incarnation` is that of the log's history, if it is not the outbox's own. `repository` and
     `generation` are those of the repository that the log has at this path, if it is another one: an adoption continues it.
+    `seq` and `event` (its id) are of the event that the log has and the outbox lacks; an older release wrote neither.
     """
 
     reason: str
@@ -84,6 +85,8 @@ class Fork(Value):
     incarnation: str | None = None
     repository: str | None = None
     generation: int | None = None
+    seq: int | None = None
+    event: str | None = None
 
 
 class Place(Value):

@@ -55,17 +55,15 @@ def fork_between(known: RepositoryState | SentEvent, newest: NewestEvent, box: O
         if _is_adopted(known.incarnation, newest.incarnation, box):
             return None
         reason = f"the log has incarnation {known.incarnation} of it, the repository is {newest.incarnation}"
-        return Fork(reason=reason, incarnation=known.incarnation)
+        return Fork(reason=reason, incarnation=known.incarnation, seq=known.seq, event=known.event)
     if known.seq > newest.seq:
-        return Fork(
-            reason=f"the log has its event {known.seq}, the repository is at {newest.seq} (restored from a backup?)"
-        )
+        reason = f"the log has its event {known.seq}, the repository is at {newest.seq} (restored from a backup?)"
+        return Fork(reason=reason, seq=known.seq, event=known.event)
     found = newest.id if known.seq == newest.seq else _find_event_id(known.incarnation, known.seq, box)
     if found in (known.event, None):
         return None
-    return Fork(
-        reason=f"the log has another event {known.seq} of it (restored from a backup, a copy, or a second relay?)"
-    )
+    reason = f"the log has another event {known.seq} of it (restored from a backup, a copy, or a second relay?)"
+    return Fork(reason=reason, seq=known.seq, event=known.event)
 
 
 def fork_behind(box: Outbox) -> Fork | None:
@@ -73,7 +71,8 @@ def fork_behind(box: Outbox) -> Fork | None:
     sent = box.sent()
     if sent is None or box.fits(sent):
         return None
-    return Fork(reason=f"the log has its event {sent.seq}, which is not in the outbox (restored from a backup?)")
+    reason = f"the log has its event {sent.seq}, which is not in the outbox (restored from a backup?)"
+    return Fork(reason=reason, seq=sent.seq, event=sent.id)
 
 
 def fork_at_path(states: Iterable[RepositoryState], path: str, generation: int, repository: str | None) -> Fork | None:
@@ -90,8 +89,21 @@ def fork_at_path(states: Iterable[RepositoryState], path: str, generation: int, 
                 incarnation=state.incarnation,
                 repository=state.repository,
                 generation=state.generation,
+                seq=state.seq,
+                event=state.event,
             )
     return None
+
+
+def is_void(fork: Fork, box: Outbox) -> bool:
+    """Return whether the outbox has the event that a fork says it lacks.
+
+    Then the outbox was being copied back when it was compared, or was lost and is restored.
+    """
+    newest = box.newest()
+    if newest is None or fork.seq is None or fork.event is None:
+        return False
+    return _find_event_id(fork.incarnation or newest.incarnation, fork.seq, box) == fork.event
 
 
 def _is_adopted(old: str, new: str, box: Outbox) -> bool:

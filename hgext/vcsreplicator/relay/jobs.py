@@ -16,7 +16,7 @@ import structlog
 from ..log.blob_retries import BlobRetries
 from ..outbox.entry import Entry
 from ..outbox.file import Fork, Outbox, SentMark, outbox_of
-from ..outbox.forks import fork_at_path, fork_behind
+from ..outbox.forks import fork_at_path, fork_behind, is_void
 from ..words.errors import BlobsUnavailable, Unavailable
 from ..words.event import event_names
 from .fork import StateWatch
@@ -56,9 +56,9 @@ class RepositoryBusy(Exception):
 class RepositoryJobs:
     """The jobs, each given the folder of a repository.
 
-    They call `on_sent` with the folder and the sequence of each sent event, and `on_available` with the folder of a repository and
-    True when the log answers and has all of its events, or False when it is forked. `blobs` says when a bundle is worth making;
-    None without a blob store.
+    They call `on_sent` with the folder and the sequence of each sent event, `on_available` with the folder of a repository and
+    True when the log answers and has all of its events, or False when it is forked, and `on_fork_changed` with the folder of a
+    repository that is forked from now on, or no more. `blobs` says when a bundle is worth making; None without a blob store.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class RepositoryJobs:
     ) -> None:
         self.on_sent: Callable[[str, int], None] = lambda folder, seq: None
         self.on_available: Callable[[str, bool], None] = lambda folder, is_available: None
+        self.on_fork_changed: Callable[[str], None] = lambda folder: None
         self._sender, self._port, self._watch, self._losses = sender, port, watch, losses
         self._blobs = blobs
 
@@ -130,22 +131,26 @@ class RepositoryJobs:
     def _is_forked(self, folder: str, box: Outbox) -> bool:
         """Return whether nothing of this outbox may be sent.
 
-        Marks a new fork, so that the repository refuses pushes. Removes the mark of a promotion that was taken back.
+        Marks a new fork, so that the repository refuses pushes. Removes the mark of a promotion that was taken back, and of a fork
+        that is void: nothing was sent or pushed since, so the outbox continues as if it had always been whole.
         """
         fork = self._watch.fork(box) or self._watch.successor(self._sender.source)
         fork = fork or fork_behind(box) or self._find_other(folder, box)
         marked = box.fork()
-        if marked is not None and not self._watch.has_ended(marked, self._sender.source):
+        if marked is not None and not (self._watch.has_ended(marked, self._sender.source) or is_void(marked, box)):
             return True
         if fork is None:
             if marked is not None:
                 box.set_fork(None)
+                self.on_fork_changed(folder)
+                logger.warning("no fork any more", folder=folder, **box.names(), reason=marked.reason)
             return False
         FORKS.inc()
         newest = box.newest()
         names = event_names(newest) if newest else {}
         logger.error("fork: nothing is sent, pushes are refused", folder=folder, **names, reason=fork.reason)
         box.set_fork(fork)
+        self.on_fork_changed(folder)
         return True
 
     def _find_other(self, folder: str, box: Outbox) -> Fork | None:
