@@ -587,6 +587,32 @@ def test_a_job_that_fails_is_reported_before_the_next_round(bench: Bench, monkey
         assert bench.port.rounds == 1
 
 
+def test_a_fork_that_a_job_finds_is_reported_before_the_next_round(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daemon, "RECHECK", 0.02)
+    folder = f"{bench.folder}/repos/one"
+    segment = Path(folder, ".hg/store/outbox.0001.log")
+
+    def poke() -> list[ServiceTrouble]:
+        line = RelayLine.open(f"{bench.folder}/relay.sock", folder)
+        assert line is not None
+        line.report_commit(1)
+        return bench.reports()[-1].troubles
+
+    with bench.running(scan=3600):
+        eventually(lambda: not bench.box.has_unsent())
+        whole = segment.read_bytes()
+        segment.write_bytes(b"")
+        [trouble] = eventually(poke)
+        assert trouble.text.startswith(f"{folder}: refuses pushes: the log has its event 1")
+        assert measure("forked_repositories") == 1
+        segment.write_bytes(whole)
+        eventually(lambda: not poke())
+        assert measure("forked_repositories") == 0
+        assert bench.port.rounds == 1
+
+
 def refuse_events(bench: Bench) -> None:
     """Have every attempt to send an event fail."""
     append = bench.log.append

@@ -123,6 +123,7 @@ class _Relay:
         relay_socket = RelaySocket(settings.socket, group_of=next(iter(settings.roots)))
         self._server = Server(relay_socket, work=self._work, roots=tuple(settings.roots), find_state=self._watch.state)
         jobs.on_sent, jobs.on_available = self._note_sent, self._server.available
+        jobs.on_fork_changed = self._note_fork
         self._server.on_push = self._note_answer
         # Set when there may be something to look at before the next round or report.
         self._is_woken, self._looked = threading.Event(), float("-inf")
@@ -142,6 +143,8 @@ class _Relay:
         self._looked_at: set[str] = set()
         # Repositories of which events were sent since troubles were looked for. Workers add to this set, so nothing replaces it.
         self._sent: set[str] = set()
+        # Likewise: repositories that are forked since the last look, or no more.
+        self._forked: set[str] = set()
 
     def start(self) -> None:
         """Serve pushes, and make the first round."""
@@ -194,6 +197,11 @@ class _Relay:
             self._is_woken.set()
         self._server.sent(folder, seq)
 
+    def _note_fork(self, folder: str) -> None:
+        """Look soon at a repository that is forked now, or no more; workers call this method."""
+        self._forked.add(folder)
+        self._is_woken.set()
+
     def _note_log_answer(self) -> None:
         """Report soon, for the thread that follows the log, which answers again."""
         self._reporter.note_answer()
@@ -228,22 +236,27 @@ class _Relay:
         return len(self._found) < before
 
     def _look_at_failures(self) -> bool:
-        """Look where a job failed since the round, or where pushes are refused.
+        """Look where a job failed or found a fork since the round, or where pushes are refused.
 
-        Returns whether anything is wrong.
+        Returns whether anything is wrong, or no more.
         """
         failing = [folder for folder in self._work.list_failing() if folder not in self._looked_at]
         new = failing[:LOOKED_AT]
         self._looked_at.update(new)
-        if len(failing) > len(new):
+        forked = {self._forked.pop() for _ in range(min(len(self._forked), LOOKED_AT))}
+        if len(failing) > len(new) or self._forked:
             self._is_woken.set()
         now = self._clock.now()
         # The job of a refused push may fail after this look.
-        looked_at = dict.fromkeys((*new, *list(self._refused)[:LOOKED_AT]))
+        looked_at = dict.fromkeys((*new, *forked, *list(self._refused)[:LOOKED_AT]))
         found = [each for folder in looked_at for each in check_repository(folder, self._work, self._losses, now)]
         kinds = {_name_kind(each) for each in found}
-        self._found = [each for each in self._found if _name_kind(each) not in kinds] + found
-        return bool(found)
+        self._found = [
+            each
+            for each in self._found
+            if _name_kind(each) not in kinds and each.text.partition(REFUSES)[0] not in forked
+        ] + found
+        return bool(found or forked)
 
     def _remove_old_blobs(self) -> None:
         """Remove old blobs, if the last time is a while ago.
@@ -267,6 +280,7 @@ class _Relay:
         """Make one round, and report the repositories' troubles."""
         settings, now = self._settings, self._clock.now()
         self._looked_at.clear()
+        self._forked.clear()
         if self._retries is not None:
             self._retries.forget_gone()
         found = find_work(settings.roots, self._port, self._work, self._losses, now, self._quiet)
