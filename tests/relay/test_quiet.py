@@ -15,7 +15,7 @@ import pytest
 
 from hgext.vcsreplicator.outbox.entry import before_first_event
 from hgext.vcsreplicator.outbox.file import Outbox
-from hgext.vcsreplicator.relay import scan
+from hgext.vcsreplicator.relay import rounds, scan
 from hgext.vcsreplicator.relay.jobs import Job
 from hgext.vcsreplicator.relay.rounds import TURNS
 from hgext.vcsreplicator.relay.work import Failure
@@ -102,6 +102,26 @@ def test_damage_to_the_newest_segment_is_named_in_the_next_round(quiet: Round) -
     with segment.open("r+b") as file:  # no folder shows it
         file.seek(-3, os.SEEK_END)
         file.write(b"xxx")
+    [trouble] = quiet.make(1000.0)[1]
+    assert trouble.startswith("its outbox cannot be read: ")
+
+
+def test_damage_done_during_a_look_is_named_in_the_next_round(quiet: Round, monkeypatch: pytest.MonkeyPatch) -> None:
+    segment, damaged = quiet.root / "r03/.hg/store/outbox.0001.log", list[str]()
+
+    def damage(folder: str) -> None:
+        if folder.endswith("/r03") and not damaged:
+            damaged.append(folder)
+            with segment.open("r+b") as file:
+                file.seek(-3, os.SEEK_END)
+                file.write(b"xxx")
+
+    monkeypatch.setattr(rounds, "explain_closed", damage)
+    (quiet.root / "r03/.hg/store/phaseroots").touch()
+    time.sleep(0.01)
+    assert quiet.make(1000.0) == ([], [])
+    assert damaged
+    time.sleep(0.01)
     [trouble] = quiet.make(1000.0)[1]
     assert trouble.startswith("its outbox cannot be read: ")
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import structlog
 
 from ..log.ownership import name_own_user
-from ..outbox.file import SEGMENT, Outbox, SentMark, outbox_of
+from ..outbox.file import SEGMENT, Outbox, outbox_of
 from ..outbox.folder import remove_folder
 from ..status import SILENT
 from ..words.records import ServiceTrouble
@@ -65,6 +65,14 @@ class _QuietStore(NamedTuple):
     rights: tuple[int, int] | None
 
 
+class _NewestSegment(NamedTuple):
+    """The newest segment of an outbox that is sent, its newest event, and when it was written before it was looked into."""
+
+    event: str
+    segment: str
+    written: FolderTime | None
+
+
 class QuietRepositories:
     """Remembers where a round found nothing to do; used by one thread.
 
@@ -108,11 +116,9 @@ class QuietRepositories:
             self._quiet[folder] = known
             return None
         changed = read_time(store)
-        troubles, sent = _look_into(folder, work, losses, now)
-        if changed is not None and sent is not None and not troubles:
-            segment = SEGMENT.format(sent.segment)
-            if (written := read_time(f"{store}/{segment}")) is not None:
-                self._quiet[folder] = _QuietStore(changed, sent.id, segment, written, rights)
+        troubles, newest = _look_into(folder, work, losses, now)
+        if changed is not None and newest is not None and newest.written is not None and not troubles:
+            self._quiet[folder] = _QuietStore(changed, newest.event, newest.segment, newest.written, rights)
         return troubles
 
     def _read_rights(self, folder: str) -> tuple[int, int] | None:
@@ -183,8 +189,10 @@ def check_repository(folder: str, work: Work, losses: LossWatch, now: float) -> 
     return _look_into(folder, work, losses, now)[0]
 
 
-def _look_into(folder: str, work: Work, losses: LossWatch, now: float) -> tuple[list[ServiceTrouble], SentMark | None]:
-    """Do as `check_repository`; return also the sent mark if nothing is due."""
+def _look_into(
+    folder: str, work: Work, losses: LossWatch, now: float
+) -> tuple[list[ServiceTrouble], _NewestSegment | None]:
+    """Do as `check_repository`; return also the newest segment if nothing is due."""
     failure, found, newest = work.failed.get(folder), list[ServiceTrouble | None](), None
     try:
         names = set(os.listdir(os.path.join(folder, ".hg", "store")))
@@ -196,12 +204,14 @@ def _look_into(folder: str, work: Work, losses: LossWatch, now: float) -> tuple[
         if any(name.startswith("outbox.") and name.endswith((".log", ".sent", ".fork")) for name in names):
             box = outbox_of(folder)
             sent = box.sent()
+            # What is written from now on is seen in the next round.
+            written = read_time(f"{folder}/.hg/store/{SEGMENT.format(sent.segment)}") if sent else None
             is_forked = "outbox.fork" in names  # perhaps no longer
             is_due = is_forked or not (sent and losses.is_confirmed(folder, sent.id) and box.ends_at(sent))
             if is_due:
                 work.add(folder, Job.SEND)
             if sent and not is_due and "journal" not in names:
-                newest = sent
+                newest = _NewestSegment(sent.id, SEGMENT.format(sent.segment), written)
             # What is sent may be damaged, and then no event can follow.
             if is_due or failure is not None or box.is_torn():
                 found.insert(0, _find_waiting(folder, box, failure, now))
