@@ -15,7 +15,7 @@ import click
 
 from ..config import Config
 from ..hg.master.creation import NOTES, make_folder, note_generation, read_generation
-from ..hg.promoting import continue_outbox, keep_drafts, read_copy, take_hgrc
+from ..hg.promoting import continue_outbox, keep_drafts, read_copy, roll_back_copy, take_hgrc
 from ..hg.relaying import MasterRepositories
 from ..hg.replica.scan import scan
 from ..log import EVENTS, Log
@@ -76,6 +76,8 @@ def command(config: Config, name: str, is_check: bool, handed: str | None, yes: 
         raise Refused(f"{settings.root} belongs to another user{owner}")
     handover = None if handed is None else _read_handover(handed)
     with lock_folder(settings), log_of(config) as log:
+        if not is_check:
+            _roll_back(settings, relay)
         # Before the reports: a promotion that is recorded later is found by `claim`, and an earlier one is in the picture.
         known = read_master(log)
         with closing(Follower(log)) as follower:
@@ -132,6 +134,14 @@ def _read_handover(file: str) -> Handover:
             return from_json(Handover, handed.read(HANDOVER_LIMIT), limit=HANDOVER_LIMIT)
     except (OSError, MalformedEvent) as error:
         raise Refused(f"{file}: expected what vcsreplicator handover wrote: {error}") from error
+
+
+def _roll_back(settings: MirrorSettings, relay: RelaySettings) -> None:
+    """Roll back what a kill interrupted, of the mirror or of this command: until then, files may show more than happened."""
+    repositories = MasterRepositories(relay.roots, relay.source)
+    for each in scan(settings.root, settings.folder):
+        if not each.is_aside:
+            roll_back_copy(repositories, each.folder)
 
 
 def _find_here(settings: MirrorSettings) -> dict[str, FoundRepository]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from mercurial import config, error
 from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction as Transaction
+from mercurial.utils import stringutil
 
 from ..outbox.entry import Entry, MirrorNeeds
 from ..outbox.file import Fork, Outbox, outbox_of
@@ -22,11 +23,13 @@ from .bundles import RepositoryOpener, make_bundle
 from .master.capture import FINALIZER
 from .master.repository import OWN
 from .replica import replicated
+from .text import text
 
 if TYPE_CHECKING:
     from ..mirror.checkpoint import Checkpoint
     from ..mirror.comparison import Fingerprint
     from ..mirror.jobs.promotion import HandedHgrc
+    from .relaying import MasterRepositories
 
 
 def close_outbox(repo: localrepository, wanted: Fork) -> bool:
@@ -74,6 +77,17 @@ def read_hgrc(folder: str) -> HandedHgrc | None:
             return HandedHgrc(content=file.read().decode("latin-1"), mode=found.st_mode & 0o777)
     except FileNotFoundError:
         return None
+
+
+def roll_back_copy(repositories: MasterRepositories, folder: str) -> None:
+    """Roll back an abandoned transaction of a mirror's repository, if there is one; raises Refused."""
+    if not os.path.lexists(os.path.join(folder, ".hg", "store", "journal")):
+        return
+    try:
+        repositories.recover(folder)
+    except (error.Error, OSError) as problem:
+        reason = text(stringutil.forcebytestr(problem)).strip()
+        raise Refused(f"{folder}: an abandoned transaction cannot be rolled back: {reason}") from problem
 
 
 def read_copy(opener: RepositoryOpener, folder: str) -> Fingerprint | None:
@@ -129,7 +143,7 @@ def continue_outbox(repo: localrepository, checkpoint: Checkpoint, logged: Event
 
     `logged` is this event as the log has it, None if it has expired there. Does nothing if the outbox follows from this event
     already. Killed on the way, the repository refuses pushes, or its newest event is sent again, and a second call completes the
-    outbox. Raises Refused for an outbox of another history, and if another process has locked the repository.
+    outbox, after `roll_back_copy`. Raises Refused for an outbox of another history, and if another process has locked the repository.
     """
     box = Outbox(repo.svfs)
     try:
