@@ -55,4 +55,5 @@ def kill_watches(guarded: Guarded, settings: GuardianSettings, mailbox: Mailbox,
         assert guarded.management.get("queues", vhost, made[-1]) is None
         mails = [mail for mail in mailbox.mails if f"{made[-1]}: " in mail.get_content()]
         assert 1 <= len(mails) <= 2, steps.record.read_text().splitlines()[-1]
+        assert not Path(settings.state).exists(), "a guardian on another machine would not have it"
     assert len(made) > 3
