@@ -143,7 +143,8 @@ def continue_outbox(repo: localrepository, checkpoint: Checkpoint, logged: Event
 
     `logged` is this event as the log has it, None if it has expired there. Does nothing if the outbox follows from this event
     already. Killed on the way, the repository refuses pushes, or its newest event is sent again, and a second call completes the
-    outbox, after `roll_back_copy`. Raises Refused for an outbox of another history, and if another process has locked the repository.
+    outbox, after `roll_back_copy`. Raises Refused for an outbox of another history, and if another process has locked the
+    repository.
     """
     box = Outbox(repo.svfs)
     try:
