@@ -84,4 +84,4 @@ def test_a_mirror_that_verify_compares_has_a_line_that_says_since_when() -> None
     output = io.StringIO()
     Console(width=80, file=output).print(status._make_view(summary))
     lines = [line.strip() for line in output.getvalue().splitlines() if "last verified" in line]
-    assert lines == ["mirror alpha: last verified: 120 min ago, 3 of 7 in this round"]
+    assert lines == ["mirror alpha: last verified: 2 h ago, 3 of 7 in this round"]

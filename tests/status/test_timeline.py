@@ -57,7 +57,7 @@ def test_a_release_whose_time_is_not_known_says_by_when_it_was() -> None:
     installation = prepare(noticed=2)
     [release] = [step for step in list_all(installation, 2) if step.stage is Stage.RELEASED]
     assert (release.at, release.is_done) == (None, True)
-    assert release.text == "released to mirrors, at a time that is not known: by 2000 ms, when alpha served it"
+    assert release.text == "released to mirrors, at a time that is not known: by 2 s, when alpha served it"
     assert Stage.RELEASED not in {step.stage for step in list_all(installation, 3)}
     installation.state = replace(installation.state, released=3)
     [release] = [step for step in list_all(installation, 3) if step.stage is Stage.RELEASED]

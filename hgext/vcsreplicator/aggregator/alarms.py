@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..words.clock import Silence
+from ..words.clock import Silence, format_duration
 from ..words.records import MIRROR_FORMAT
 from ..words.roster import MirrorState, Roster
 from .decisions.aggregation import Aggregation
@@ -171,7 +171,7 @@ def _alarm_held(aggregation: Aggregation, waiting: Waiting, patience: float) -> 
     more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
     whom = f", for {', '.join(sorted(mirrors))}" if mirrors else ""
     longest = max(waiting.held[name] for name in held)
-    story = f"{sum(held.values())} of {', '.join(paths[:NAMED])}{more} wait{whom}, the oldest for {longest:.0f} s"
+    story = f"{sum(held.values())} of {', '.join(paths[:NAMED])}{more} wait{whom}, the oldest for {format_duration(longest)}"
     story = f"{story}; see: vcsreplicator trace {shlex.quote(paths[0])}"
     return [Alarm(kind=NOTICES_HELD, story=story)]
 

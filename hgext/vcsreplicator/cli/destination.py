@@ -11,6 +11,7 @@ import click
 from ..config import Config
 from ..log.requests import OperatorRequest
 from ..status.destinations import is_overdue
+from ..words.clock import format_duration
 from ..words.errors import Refused
 from ..words.shape import plain
 from .display import print_listing
@@ -53,8 +54,9 @@ def _row_of(name: str, row: Mapping[str, Any] | None, now: float) -> tuple[str, 
     what = "; ".join([what, *(f"{part['trouble']} (since {when(part['since'])} UTC)" for part in row.get("parts", ()))])
     if is_overdue(row["time"], now):
         what = f"no report since {when(row['time'])} UTC; before that: {what}"
-    age = f"{row['oldest_age']:.0f} s" if row["oldest"] else ""
-    return name, what, str(row["position"]), str(row["waiting"]), age, when(row["time"])
+    age = format_duration(row["oldest_age"]) if row["oldest"] else ""
+    position = "" if row["position"] is None else str(row["position"])
+    return name, what, position, str(row["waiting"]), age, when(row["time"])
 
 
 @command.command()
@@ -121,4 +123,4 @@ def print_requests(
         for each in found
     ]
     data = [{subject if key == "subject" else key: value for key, value in plain(each).items()} for each in found]
-    print_listing(data, ("asked", "who", subject, "what", "result"), rows, as_json=as_json)
+    print_listing(data, ("asked (UTC)", "who", subject, "what", "result"), rows, as_json=as_json)

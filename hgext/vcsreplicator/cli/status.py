@@ -20,6 +20,7 @@ from ..status.follower import Follower, look_at_destinations, look_at_topics
 from ..status.services import Expectations
 from ..status.summary import Summary
 from ..status.wording import Finding, Severity, describe_round
+from ..words.clock import format_duration
 from ..words.errors import Unavailable, visible
 from .asking import add_findings, expect, find_all, find_here, follow_summary
 from .display import console, print_json, table
@@ -167,5 +168,4 @@ def _format_seen(seen: float | None, now: float) -> str:
 
 
 def _format_age(then: float, now: float) -> str:
-    seconds = max(0.0, now - then)
-    return f"{seconds:.0f} s ago" if seconds < 120 else f"{seconds / 60:.0f} min ago"
+    return f"{format_duration(max(0.0, now - then))} ago"

@@ -22,6 +22,7 @@ from ..status import Picture
 from ..status.follower import Follower
 from ..status.pushes import CHANGESET, FoundPush, PushQuery, find_pushes
 from ..status.timeline import NoticeRecord, Stage, TimelineStep, find_event, find_notice, is_wanted, list_steps
+from ..words.clock import format_delay, format_duration
 from ..words.errors import Refused, visible
 from ..words.event import Event
 from ..words.records import RELAY_KEY, RepositoryState
@@ -260,7 +261,7 @@ def _describe_unsent(picture: Picture, event: Event, relay: RelaySettings | None
     """Return the steps of an event that the log does not have yet."""
     late, name = time.time() - event.time, RELAY_KEY + (relay.source if relay else "")
     seen = f"was last seen {when(picture.seen(name))} UTC" if picture.seen(name) else "was never seen"
-    waits = f"waits in the outbox for {late:.0f} s: not in the log, nothing is delivered; the {name} {seen}"
+    waits = f"waits in the outbox for {format_duration(late)}: not in the log, nothing is delivered; the {name} {seen}"
     committed = TimelineStep(stage=Stage.COMMITTED, text="committed on the master", at=event.time)
     return [committed, TimelineStep(stage=Stage.LOGGED, text=waits, is_done=False)]
 
@@ -310,7 +311,7 @@ def _print_title(event: Event) -> None:
 
 
 def _format_delay(at: float | None, event: Event) -> str:
-    return "" if at is None or at == event.time else f"{1000 * (at - event.time):.0f} ms"
+    return "" if at is None or at == event.time else format_delay(at - event.time)
 
 
 def _format_instant(at: float | None) -> str:

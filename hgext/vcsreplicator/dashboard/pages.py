@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse
 
 from ..status.wording import Finding, describe_round
+from ..words.clock import format_delay, format_duration
 from ..words.errors import visible
 from ..words.records import RoundProgress
 
@@ -43,19 +44,13 @@ def format_instant(at: float | None) -> str:
 
 
 def format_span(seconds: float) -> str:
-    """Write a time span in the largest unit of which it has at least two."""
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s" if seconds >= 2 else f"{1000 * max(0.0, seconds):.0f} ms"
+    """Write a time span; less than none, by clocks that differ, is none."""
+    return format_delay(max(0.0, seconds))
 
 
 def format_age(at: float, now: float) -> str:
     """Write how long ago a time was, in seconds or a larger unit; 0 means never."""
-    if not at:
-        return "never"
-    seconds = max(0.0, now - at)
-    return f"{format_span(seconds)} ago" if seconds >= 2 else f"{seconds:.0f} s ago"
+    return f"{format_duration(max(0.0, now - at))} ago" if at else "never"
 
 
 def format_round(progress: RoundProgress | None, now: float) -> str:
@@ -87,4 +82,5 @@ _environment = jinja2.Environment(
 )
 _environment.globals["shorten"] = shorten
 _environment.filters["urlencode"] = _quote_address
-_environment.filters |= {"progress": format_round, "instant": format_instant, "span": format_span, "age": format_age}
+_environment.filters |= {"progress": format_round, "instant": format_instant}
+_environment.filters |= {"span": format_span, "delay": format_delay, "age": format_age}

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from ..words.clock import format_duration
 from ..words.records import (
     AGGREGATOR,
     DESTINATION_KEY,
@@ -199,7 +200,7 @@ def _list_late(picture: Picture, now: float, expected: Expectations) -> Iterator
     for who, name in {**beating, **{name: name for name in list_watched(picture, expected)}}.items():
         silence = picture.silence(name, now)
         if (BEATS_WITHIN if who in beating else REPORTED_WITHIN) < silence < FORGOTTEN:
-            yield f"{who} was last seen {silence:.0f} s ago"
+            yield f"{who} was last seen {format_duration(silence)} ago"
 
 
 def list_mirrors(picture: Picture, lags: Mapping[str, MirrorLags]) -> Iterator[MirrorLine]:

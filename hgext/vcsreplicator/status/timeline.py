@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ..log import EVENTS, NOTICES, Log, Record, partition_of
 from ..log.table import read_records
 from ..words import wire
+from ..words.clock import format_delay, format_duration
 from ..words.errors import Rejected
 from ..words.event import Event
 from ..words.records import AGGREGATOR, Ack, Notice, RepositoryState, measure_lag
@@ -128,7 +129,7 @@ def _find_release(
         first = min(proofs, key=lambda proof: proof.served_at, default=None)
         text += ", at a time that is not known"
         if first is not None:
-            text += f": by {1000 * (first.served_at - event.time):.0f} ms, when {first.mirror} served it"
+            text += f": by {format_delay(first.served_at - event.time)}, when {first.mirror} served it"
     yield TimelineStep(stage=Stage.RELEASED, text=text, at=released)
 
 
@@ -159,7 +160,7 @@ def _find_last_step(
     if notice:
         text = f"notice written: offset {notice[1].offset}, roster version {notice[0].roster}"
         return TimelineStep(stage=Stage.ANNOUNCED, text=text, at=notice[1].time)
-    late = f"{now - event.time:.0f} s after the commit"
+    late = f"{format_duration(now - event.time)} after the commit"
     waits = _name_obstacles(picture, state, event, now)
     text = f"no notice yet, {late} (released {state.released}, noticed {state.noticed}){waits}"
     return TimelineStep(stage=Stage.ANNOUNCED, text=text, is_done=False)
@@ -188,7 +189,7 @@ def _name_obstacles(picture: Picture, state: RepositoryState, event: Event, now:
 
 
 def _describe_silence(picture: Picture, name: str, now: float) -> str:
-    return f"silent for {picture.silence(name, now):.0f} s" if picture.seen(name) else "never seen"
+    return f"silent for {format_duration(picture.silence(name, now))}" if picture.seen(name) else "never seen"
 
 
 def is_wanted(event: Event, push: int | None, seq: int | None) -> bool:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..words.clock import format_duration
 from ..words.records import RepositoryState, RoundProgress
 
 # Most repositories that a finding names.
@@ -65,6 +66,4 @@ def describe_round(progress: RoundProgress, oldest: str) -> str:
 def format_since(then: float, now: float) -> str:
     """Say how long something lasts, and since when."""
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(then))
-    seconds = max(0.0, now - then)
-    span = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-    return f"for {span}, since {at} UTC"
+    return f"for {format_duration(max(0.0, now - then))}, since {at} UTC"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Clocks that stages take as arguments, so that tests can move time."""
+"""Clocks that stages take as arguments, so that tests can move time, and durations in words."""
 
 import time
 from collections.abc import Hashable
@@ -7,6 +7,19 @@ from typing import Protocol
 
 # Seconds.
 DAY = 86400.0
+
+
+def format_duration(seconds: float) -> str:
+    """Write a duration in the largest unit of which it has two, at least in seconds."""
+    for unit, length in (("d", DAY), ("h", 3600.0), ("min", 60.0)):
+        if abs(seconds) >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def format_delay(seconds: float) -> str:
+    """Write a duration; less than two seconds in milliseconds."""
+    return format_duration(seconds) if abs(seconds) >= 2 else f"{1000 * seconds:.0f} ms"
 
 
 class Clock(Protocol):

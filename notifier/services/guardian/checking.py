@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import Any
 
 from hgext.vcsreplicator.log import Log
-from hgext.vcsreplicator.words.clock import SystemClock
+from hgext.vcsreplicator.words.clock import SystemClock, format_duration
 from hgext.vcsreplicator.words.errors import MalformedEvent, Unavailable, visible
 
 from .clients import Clients, client_of, is_queue_name
@@ -107,8 +107,8 @@ def _of_mails(settings: GuardianSettings, log: Log) -> CheckResult:
     if last is None:
         return unknown(Requirement.NOTIFIES, "`guardian watch` has completed no round yet")
     age = SystemClock().now() - last
-    is_met, reason = age <= ROUNDS_MISSED * settings.every, f"last complete round of `guardian watch` {age:.0f} s ago"
-    return result(Requirement.NOTIFIES, is_met=is_met, reason=reason)
+    reason = f"last complete round of `guardian watch` {format_duration(age)} ago"
+    return result(Requirement.NOTIFIES, is_met=age <= ROUNDS_MISSED * settings.every, reason=reason)
 
 
 def _of_exchanges(exchanges: Mapping[str, Mapping[str, Any]]) -> Iterator[CheckResult]:
