@@ -9,18 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from hgext.vcsreplicator.aggregator import standby
-from hgext.vcsreplicator.aggregator.decisions.poison import Poison
+from hgext.vcsreplicator.aggregator.lasting import Lasting
 from hgext.vcsreplicator.aggregator.loading import IDENTITY, read_beat, read_state
-from hgext.vcsreplicator.aggregator.recent_notices import RecentNotices
 from hgext.vcsreplicator.aggregator.session import Session
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.log import NOTICES, Record
 from hgext.vcsreplicator.log.standby import POLL, Rival, StandbyReader
 from hgext.vcsreplicator.log.table import Table
-from hgext.vcsreplicator.words.clock import Silence
 from hgext.vcsreplicator.words.errors import Expired, Fenced, Unavailable
 from hgext.vcsreplicator.words.records import AGGREGATOR, Notice
-from hgext.vcsreplicator.words.roster import Roster
 from hgext.vcsreplicator.words.shape import from_json
 from testing.campaign.faults import Strike
 from testing.campaign.log import Call, ProcessTransactor
@@ -43,7 +40,7 @@ class Aggregator(Process):
         if not self._is_alive or self.is_frozen or self.rival.is_frozen or self._transactor is None:
             return False
         is_newest = self._transactor._transactor._epoch == self.stage.log._epochs[IDENTITY]
-        return is_newest and {record.value for record in notices} <= self._recent._written.keys()
+        return is_newest and {record.value for record in notices} <= self._lasting.recent._written.keys()
 
     def is_owing(self) -> bool:
         if self._owed:
@@ -61,12 +58,10 @@ class Aggregator(Process):
     def begin(self) -> None:
         key = str(self.folder / "aggregator.key")
         self._settings = AggregatorSettings(beat=1.5, takeover_after=3.0, key=key)
-        self._poison, self._silence = Poison(), Silence(self.clock.monotonic())
         self._reader: StandbyReader | None = None
         self._transactor: ProcessTransactor | None = None
         self._session: Session | None = None
-        self._written: Roster | None = None
-        self._recent = RecentNotices(self.clock)
+        self._lasting = Lasting(self.clock, f"{self.name} {self.life}")
         self._has_turn = self._is_fenced = False
 
     def step(self) -> None:
@@ -115,17 +110,13 @@ class Aggregator(Process):
         if self._transactor is None:
             state = read_state(self.log, self.stop)
             self._transactor = self.log.transactor(IDENTITY)
-            self._recent = RecentNotices(self.clock)
+            self._lasting = Lasting(self.clock, f"{self.name} {self.life}")
         else:
             self._transactor.renew()
-        self._session = Session(
-            self._settings, self.log, self._transactor, self.clock, self._poison, self._silence, self.stop, state,
-            self._written, f"{self.name} {self.life}", self._recent,
-        )  # fmt: skip
+        self._session = Session(self._settings, self.log, self._transactor, self.clock, self._lasting, self.stop, state)
 
     def _close(self) -> None:
         if self._session is not None:
-            self._written = self._session.written
             self._session.close()
             self._session = None
 

@@ -8,6 +8,7 @@ import pytest
 import structlog
 
 from hgext.vcsreplicator.aggregator import recent_notices
+from hgext.vcsreplicator.aggregator.lasting import Lasting
 from hgext.vcsreplicator.aggregator.loading import GROUP
 from hgext.vcsreplicator.aggregator.recent_notices import LONGEST, RecentNotices
 from hgext.vcsreplicator.aggregator.session import Session
@@ -33,12 +34,12 @@ class Aggregator:
         self.log = MemoryLog(self.clock)
         self.log.create(topics(partitions=1))
         ask(self.log, Verb.ADD, "alpha")
-        self.recent = RecentNotices(self.clock)
+        self.lasting = Lasting(self.clock)
         self.transactor = self.log.transactor(GROUP)
         self.session = self.open()
 
     def open(self) -> Session:
-        return Session(SETTINGS, self.log, self.transactor, self.clock, recent=self.recent)
+        return Session(SETTINGS, self.log, self.transactor, self.clock, self.lasting)
 
     def push(self, *chains: Chain) -> None:
         for chain in chains:
@@ -223,10 +224,10 @@ def test_large_notices_are_remembered_up_to_a_number_of_bytes(monkeypatch: pytes
 def test_notices_that_the_log_kept_for_long_are_forgotten() -> None:
     here, chain = Aggregator(), Chain("x")
     here.push_some(chain)
-    assert here.recent.has_any()
+    assert here.lasting.recent.has_any()
     here.clock.advance(LONGEST)
     here.step()
-    assert not here.recent.has_any()
+    assert not here.lasting.recent.has_any()
 
 
 def test_an_outage_of_the_log_lets_no_notice_be_forgotten() -> None:

@@ -25,7 +25,7 @@ ORDER = {
     f"{OURS}.mirror": "checkpoint, comparison, forking, metrics, notes, nursery, seals, settings, sources, writer "
     "< namesake, plan, task < copies, mounts, pool < supervision < service < jobs",
     f"{OURS}.aggregator": "decisions, gate, metrics, settings < alarms, completeness, loading, recent_notices, refusals, rereading "
-    "< ahead, offline_roster < watching < session < loop < standby",
+    "< ahead, lasting, offline_roster < watching < session < loop < standby",
     f"{OURS}.dashboard": "acts, asked, deliveries, drawing, graphs, pages, recent, settings < acting, readers, sources, "
     "view < guard, tracing, watcher < feed < application < server",
     # What all of the border uses, and what registers it with Mercurial, are modules beside its rooms.

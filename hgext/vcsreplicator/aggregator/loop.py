@@ -16,11 +16,11 @@ import structlog
 from ..log import Log, TooLarge, Transactor, topics
 from ..log.outage import Outage
 from ..log.table import ReadStopped, Table
-from ..words.clock import Clock, Silence, SystemClock
+from ..words.clock import Clock, SystemClock
 from ..words.errors import Expired, Unavailable
 from .decisions.poison import Poison, Poisoned
+from .lasting import Lasting
 from .loading import IDENTITY, read_state
-from .recent_notices import RecentNotices
 from .session import Session
 from .settings import AggregatorSettings
 
@@ -50,8 +50,7 @@ def run(
     """
     clock = clock or SystemClock()
     transactor: Transactor | None = None
-    poison, silence, outage = Poison(), Silence(clock.monotonic()), Outage()
-    recent = RecentNotices(clock)
+    lasting, outage = Lasting(clock, instance), Outage()
     announced = False
     with _waking_at_stop(stop) as sessions:
         while not stop.is_set():
@@ -62,10 +61,7 @@ def run(
                     begun()
                 else:
                     transactor.renew()
-                written = sessions[0].written if sessions else None
-                with Session(
-                    settings, log, transactor, clock, poison, silence, stop, state, written, instance, recent
-                ) as session:
+                with Session(settings, log, transactor, clock, lasting, stop, state) as session:
                     sessions[:], state = [session], None
                     if not announced:
                         _report_ready(log, ready)
@@ -77,12 +73,12 @@ def run(
             except ReadStopped:
                 logger.info("stopped while reading the log")
             except (Unavailable, Expired, TooLarge) as error:
-                if isinstance(error, TooLarge) and _leave_out(poison, error):
+                if isinstance(error, TooLarge) and _leave_out(lasting.poison, error):
                     continue
                 outage.wait(error, stop)
             except Poisoned as poisoned:
                 logger.exception("unexpected exception", what=poisoned.what)
-                if not poison.add(poisoned):
+                if not lasting.poison.add(poisoned):
                     raise
             finally:
                 state = None  # what another aggregator wrote since then counts

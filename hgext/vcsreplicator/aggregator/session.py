@@ -38,18 +38,16 @@ from ..log import (
     partition_of,
 )
 from ..log.table import ReadStopped, Table, find_beginnings, read_on
-from ..words.clock import Clock, Silence
-from ..words.roster import Roster
+from ..words.clock import Clock
 from ..words.wire import NO_HEADERS, names_of
 from .ahead import AheadLevels
 from .completeness import Completeness
 from .decisions.aggregation import Aggregation
 from .decisions.memory import RecordOutcome
-from .decisions.poison import Poison
 from .gate import AckGate, GateVerdict, open_keys
+from .lasting import Lasting
 from .loading import GROUP, load
 from .metrics import COMMIT_SECONDS, ERRORS_TOTAL, EVENTS_TOTAL, RELEASES_TOTAL, observe_notices
-from .recent_notices import RecentNotices
 from .refusals import RefusalWatch
 from .rereading import Rereading
 from .settings import AggregatorSettings
@@ -80,27 +78,22 @@ class Session:
         log: Log,
         transactor: Transactor,
         clock: Clock,
-        poison: Poison | None = None,
-        silence: Silence | None = None,
+        lasting: Lasting | None = None,
         stop: threading.Event | None = None,
         state: Table | None = None,
-        written: Roster | None = None,
-        instance: str | None = None,
-        recent: RecentNotices | None = None,
     ) -> None:
         """Read the whole log, and begin a session.
 
-        The transactor must be made before: then what an older aggregator did is done. `written` is what the session before this
-        one knew to be in the log, `recent` what this process has announced.
+        The transactor must be made before: then what an older aggregator did is done.
         """
         self._began = began = clock.monotonic()
         self._settings, self._transactor, self._clock = settings, transactor, clock
         self._log, self._stop = log, stop or threading.Event()
+        self._lasting = lasting = lasting or Lasting(clock)
         self.aggregation = aggregation = load(
-            log, limit=settings.batch, poison=poison, stop=self._stop, state=state, written=written
+            log, limit=settings.batch, poison=lasting.poison, stop=self._stop, state=state, written=lasting.written
         )
-        # The newest roster that was in the log.
-        self.written = aggregation.roster
+        lasting.written = aggregation.roster
         own = open_keys(settings.key, aggregation.roster)
         signing = own if settings.sign else ()
         aggregation.membership.announce_keys(
@@ -115,20 +108,8 @@ class Session:
         self._rereading = Rereading(log, aggregation, self.commit)
         self._ahead = AheadLevels(aggregation, log, self._rereading)
         self._completeness = Completeness(aggregation, log, clock, settings.beat)
-        silence = silence or Silence(began)
-        self._recent = recent = RecentNotices(clock) if recent is None else recent
         self._watch = Watch(
-            settings,
-            aggregation,
-            log,
-            clock,
-            silence,
-            self._ahead,
-            self._completeness,
-            gate,
-            self.commit,
-            recent,
-            instance,
+            settings, aggregation, log, clock, lasting, self._ahead, self._completeness, gate, self.commit
         )
         self._refusals = RefusalWatch(aggregation.poison, log, clock, settings.beat)
         # Whether what topics refused for its size is to be retried, with the next session.
@@ -184,7 +165,7 @@ class Session:
 
     def _restore_notices(self) -> None:
         """Write the notices again that the log lost, before any newer one."""
-        lost = self._recent.find_lost(self._log, self._stop, self.aggregation.has_announced)
+        lost = self._lasting.recent.find_lost(self._log, self._stop, self.aggregation.has_announced)
         if not lost:
             return
         logger.error("topic notices lost records: the newest are written again", notices=len(lost))
@@ -309,11 +290,11 @@ class Session:
         batch, roster = self.aggregation.batch(may_defer=not more), self.aggregation.roster
         began = self._clock.monotonic()
         messages = [*batch.messages, *more]
-        self._recent.begin(messages)
-        newest = {(NOTICES, 0): self._recent.newest}
+        self._lasting.recent.begin(messages)
+        newest = {(NOTICES, 0): self._lasting.recent.newest}
         places = self._transactor.commit(messages, group=GROUP, positions=batch.positions, newest=newest)
-        self._recent.end(messages, places)
-        self.written = roster
+        self._lasting.recent.end(messages, places)
+        self._lasting.written = roster
         self._watch.note_written(messages, places)
         COMMIT_SECONDS.observe(self._clock.monotonic() - began)
         self._first = self._clock.monotonic()

@@ -8,7 +8,7 @@ import structlog
 from prometheus_client import Gauge, Histogram
 
 from ..log import EVENTS, NOTICES, RENEW_EVERY, ROSTER, STATE, Log, NewRecord, Record
-from ..words.clock import Clock, Silence
+from ..words.clock import Clock
 from ..words.errors import Unavailable
 from ..words.records import AGGREGATOR, AGGREGATOR_FORMAT, UNSEALED_FORMAT, AggregatorHeartbeat
 from ..words.shape import to_json
@@ -18,8 +18,8 @@ from .completeness import Completeness
 from .decisions.aggregation import Aggregation
 from .decisions.outgoing import BATCH_STATES
 from .gate import AckGate
+from .lasting import Lasting
 from .metrics import ALARMS, HELD, LAG, SERVED_SECONDS, SILENT_SECONDS, STALLED_SECONDS, VERSION, WAITING
-from .recent_notices import RecentNotices
 from .settings import AggregatorSettings
 
 # Seconds after which a heartbeat that was put off is retried.
@@ -64,7 +64,7 @@ class OwnTopic:
 class Watch:
     """Sends heartbeats, and raises alarms; used by one thread.
 
-    `commit` writes the aggregation's next batch and the records given; `silence` outlives the session.
+    `commit` writes the aggregation's next batch and the records given.
     """
 
     def __init__(
@@ -73,17 +73,14 @@ class Watch:
         aggregation: Aggregation,
         log: Log,
         clock: Clock,
-        silence: Silence,
+        lasting: Lasting,
         ahead: AheadLevels,
         completeness: Completeness,
         gate: AckGate,
         commit: Callable[..., None],
-        recent: RecentNotices,
-        instance: str | None = None,
     ) -> None:
-        self._aggregation, self._log, self._clock, self._silence = aggregation, log, clock, silence
+        self._aggregation, self._log, self._clock, self._lasting = aggregation, log, clock, lasting
         self._ahead, self._completeness, self._gate, self._commit = ahead, completeness, gate, commit
-        self._recent, self._instance = recent, instance
         self._interval, self._patience = settings.beat, settings.silence
         self._renewed = clock.monotonic()
         # The time of the next heartbeat.
@@ -110,7 +107,7 @@ class Watch:
         name, sign = (record.key or "").partition("/")[0], record.offset
         if serial is not None:
             sign = self._serials[name] = max(serial, self._serials.get(name, 0))
-        self._silence.heard(name, sign, self._clock.monotonic())
+        self._lasting.silence.heard(name, sign, self._clock.monotonic())
 
     def note_written(self, messages: Sequence[NewRecord], places: Sequence[tuple[int, int]]) -> None:
         """Take the records that a transaction wrote, and their offsets."""
@@ -179,7 +176,7 @@ class Watch:
             format=AGGREGATOR_FORMAT if aggregation.roster.needs_seals else UNSEALED_FORMAT,
             cut={str(partition): end for partition, end in aggregation.events.cut.items()} or None,
             partitions=self._log.partitions(EVENTS),
-            instance=self._instance,
+            instance=self._lasting.instance,
             ended=ended,
             overwritten=self._gate.list_overwritten(),
             namesakes=aggregation.levels.list_namesakes() or None,
@@ -189,8 +186,8 @@ class Watch:
 
     def _survey(self, now: float) -> None:
         """Update figures and alarms."""
-        self._silence.listen(now, 2 * self._interval)
-        aggregation, waiting = self._aggregation, survey(self._aggregation, self._silence, now)
+        self._lasting.silence.listen(now, 2 * self._interval)
+        aggregation, waiting = self._aggregation, survey(self._aggregation, self._lasting.silence, now)
         HELD.set(aggregation.held)
         VERSION.set(aggregation.roster.version)
         STALLED_SECONDS.set(max(waiting.held.values(), default=0.0))
@@ -214,10 +211,10 @@ class Watch:
 
         A start then reads more notices than it needs. None if no end is known. Raises Unavailable if the topic lost notices.
         """
-        if self._notices_end is None or self._recent.has_any():
+        if self._notices_end is None or self._lasting.recent.has_any():
             self._notices_end = self._find_end(NOTICES)
         if self._notices_end is not None:
-            self._recent.note_end(self._notices_end)
+            self._lasting.recent.note_end(self._notices_end)
             self._known_end = self._notices_end
         return self._known_end
 
