@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Every private function of Mercurial that these extensions wrap or override.
+"""Every private function of Mercurial that these extensions wrap or override, and private attributes beside them.
 
-The table has the parameters of each. Mercurial changes such functions without notice, and after a failed set-up prints a warning
-and goes on: pushes unrecorded, mirrors unguarded. So a set-up must fail closed. `wrap` wraps each function, and refuses any that is
-not in the table, is missing, or takes other parameters. `Setup` keeps the failure, and refuses every repository with it. A process
-checks only the seams that it loads.
+The table has the parameters of each function. Mercurial changes such functions without notice, and after a failed set-up prints
+a warning and goes on: pushes unrecorded, mirrors unguarded. So a set-up must fail closed. `wrap` wraps each function, and refuses
+any that is not in the table, is missing, takes other parameters, or whose class lacks an attribute of the second table. `Setup`
+keeps the failure, and refuses every repository with it. A process checks only the seams that it loads.
 
 Rule of this file: only `wrap` and `wrapped` wrap anything (`tests/house/test_seams.py`).
 """
@@ -157,9 +157,16 @@ SEAMS = {
     },
 }
 
+# Class of such a function → the private attributes that its constructor makes, and these extensions and hooks use.
+ATTRIBUTES = {
+    "mercurial.transaction.transaction": "_backupentries _backupmap _file _filegenerators _journal _newfiles _offsetmap _opener "
+    "_queue _vfsmap",
+    "mercurial.util.atomictempfile": "_fp _tempname",
+}
+
 
 class MissingSeam(ImportError):
-    """This Mercurial has no such function, or one with other parameters."""
+    """This Mercurial has no such function or attribute, or a function with other parameters."""
 
 
 def wrap(module: str, name: str, wrapper: Callable[..., Any]) -> None:
@@ -243,6 +250,11 @@ def _check_places(module: str, name: str) -> tuple[versions.SeamPlace, ...]:
             found = found[: len(expected)]
         if found != expected:
             raise MissingSeam(f"{where} takes ({', '.join(found)}), expected ({', '.join(expected)})")
+        kind = where.rpartition(".")[0]
+        if kind in ATTRIBUTES:
+            missing = {*ATTRIBUTES[kind].split()} - {*_find_original(owner.__init__).__code__.co_names}
+            if missing:
+                raise MissingSeam(f"{kind} has no {', '.join(sorted(missing))}")
     return places
 
 
@@ -262,14 +274,15 @@ def _find_member(owner: Any, name: str) -> Any:
 
 def parameters(function: Any) -> list[str]:
     """Return a function's parameters, without wrappers of other extensions."""
-    while True:
-        inner = getattr(function, "_origfunc", None) or getattr(function, "__wrapped__", None)
-        if inner is None:
-            break
-        function = inner
-    code = function.__code__
+    code = _find_original(function).__code__
     count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
     return list(code.co_varnames[:count])
+
+
+def _find_original(function: Any) -> Any:
+    while inner := getattr(function, "_origfunc", None) or getattr(function, "__wrapped__", None):
+        function = inner
+    return function
 
 
 def serves_one_client() -> bool:

@@ -49,7 +49,7 @@ def _sync_phases(orig: Any, file: Any) -> None:
 
 
 def _refuse_damaged(orig: Any, tr: Transaction, file: bytes, offset: int) -> None:
-    """Journal a file, or raise Abort before content is appended to one that is not as long as its index says.
+    """Journal a file, or raise Abort before content is appended to a file not as long as its index says.
 
     Mercurial appends at the file's end, while the index has the new version begin where the one before ended. So after a cut, or
     behind what is left of another transaction, none could read it. Mercurial journals a file with its size by the index, before

@@ -112,6 +112,23 @@ def test_the_table_fits_this_mercurial(module: str) -> None:
     seams.check(module, *seams.SEAMS[module])
 
 
+def test_private_attributes_of_a_transaction_are_in_the_table() -> None:
+    used = {
+        node.attr
+        for text in SOURCES.values()
+        if "tr._" in text
+        for node in nodes(text)[ast.Attribute]
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "tr" and node.attr.startswith("_")
+    }
+    assert used == {*seams.ATTRIBUTES["mercurial.transaction.transaction"].split()}
+
+
+def test_a_class_without_an_attribute_of_the_table_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(seams.ATTRIBUTES, "mercurial.transaction.transaction", "_offsetmap _lost _gone")
+    with pytest.raises(seams.MissingSeam, match=r"mercurial.transaction.transaction has no _gone, _lost$"):
+        seams.check("mercurial.transaction", "transaction.add")
+
+
 def test_parameters_are_those_below_the_wrappers_of_others() -> None:
     def original(repo: object, changeid: object) -> None: ...
 
