@@ -9,8 +9,8 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 
-# Bytes at most of a file that is read whole, such as Mercurial's journal of a large push. An account may make a larger one that
-# takes no room on the disk, so that its reader exhausts the memory.
+# Bytes at most of a file that is read whole, such as Mercurial's journal of a large push. An account may make a larger sparse
+# file, which takes no room on the disk, and whose reader exhausts the memory.
 WHOLE_LIMIT = 1 << 29
 
 

@@ -12,7 +12,7 @@
   that it was confirmed. A notifier that another one overtook may repeat for PROOF seconds since it last wrote, and after those what
   it was about to send;
 - divergent: at the end a mirror differs from the master;
-- two masters: the log has two events in one place, or one that no master in office accepted. What a replaced master had accepted
+- two masters: the log has two events in one place, or one not accepted by a master in office. What a replaced master had accepted
   and not sent, or accepts later, is not promised to anyone.
 - lost, too: the roster at the end does not have a decision that it once had;
 - two writers: a process wrote for an identity after a newer process had.

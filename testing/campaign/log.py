@@ -77,7 +77,7 @@ class SteppedLog(MemoryLog):
 class ProcessLog(Log):
     """The log of one life of a process.
 
-    `gate` is called before each call, and may raise Killed or Unavailable; what it returns is called after one that wrote.
+    `gate` is called before each call, and may raise Killed or Unavailable; what it returns is called after a call that wrote.
     """
 
     def __init__(self, log: SteppedLog, life: int, gate: Callable[[Call], Callable[[], None]]) -> None:

@@ -145,7 +145,7 @@ class Disk:
         return disk
 
     def take(self, call: Call) -> None:
-        """Does the call; one that concerns another folder is passed over. Raises AssertionError for one that is not known here."""
+        """Does the call; passes over a call that concerns another folder. Raises AssertionError for an unknown call."""
         known = getattr(self, f"_{call.name}", None)
         if known is not None:
             known(call)

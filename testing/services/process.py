@@ -149,7 +149,7 @@ class Service(ABC):
         raise ServiceMissing(f"{self.name} is used once")
 
     def close(self) -> None:
-        """End it at once and remove its data; one that leaves something elsewhere stops in order first."""
+        """End it at once and remove its data; a service that leaves something elsewhere stops in order first."""
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -192,7 +192,7 @@ def test_a_standby_waits_until_the_other_aggregator_ends(url: str, log: Log, tmp
 
 
 def suspend(aggregator: Aggregator, url: str) -> None:
-    """Stops it outside of a transaction: one that is stopped in the middle holds the lock of a SQLite log against all others."""
+    """Stops it outside of a transaction: stopped in the middle, it holds the lock of a SQLite log against all others."""
     aggregator.process.send_signal(signal.SIGSTOP)
     while is_locked(url):
         aggregator.process.send_signal(signal.SIGCONT)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How a verb starts: what one that runs for long imports, and that closed standard streams stop none."""
+"""How a verb starts: what a verb that runs for long imports, and that closed standard streams stop none."""
 
 import json
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A mirror becomes the master, of one that is lost or hands over: every repository goes on, and consumers see no gap."""
+"""A mirror takes the place of a master that is lost or hands over: every repository goes on, and consumers see no gap."""
 
 import shutil
 from collections.abc import Iterator

@@ -49,7 +49,7 @@ def run(
     ACTIVE.set(0)
     with Presence(log, f"{AGGREGATOR_KEY}{host}", instance, clock) as presence:
 
-        def note_begun() -> None:  # not before: one that cannot begin must keep no other from its turn
+        def note_begun() -> None:  # not before: an aggregator that cannot begin keeps no other from its turn
             presence.report([AGGREGATOR], interval=settings.beat)
 
         def note_loaded() -> None:

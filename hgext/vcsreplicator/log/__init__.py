@@ -291,9 +291,9 @@ class Transactor(Protocol):
     ) -> list[tuple[int, int]]:
         """Write all messages and store all positions of `group`, or none of them.
 
-        `metadata` is stored with positions, as by `Log.acknowledge`. `newest` has offsets of records in partitions: one that would
-        take a message there or before has lost records, which raises Unavailable, and nothing is written. A commit of nothing
-        writes nothing, and only raises Fenced if this transactor is. Returns (partition, offset) of each message. Raises
+        `metadata` is stored with positions, as by `Log.acknowledge`. `newest` has offsets of records in partitions: a partition
+        that would take a message there or before has lost records, which raises Unavailable, and nothing is written. A commit of
+        nothing writes nothing, and only raises Fenced if this transactor is. Returns (partition, offset) of each message. Raises
         Unavailable (outcome unknown), Fenced, or TooLarge, after which nothing is written; the transactor must be renewed after
         each.
         """

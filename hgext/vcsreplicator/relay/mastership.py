@@ -41,7 +41,7 @@ def fork_of_former(newest: MasterRecord | None, source: str) -> Fork | None:
 
 
 def has_ended(fork: Fork, newest: MasterRecord | None, source: str) -> bool:
-    """Return whether this source's master has replaced the one that a fork names.
+    """Return whether this source's master has replaced the master that a fork names.
 
     It is not enough that another promotion is the newest: a restored log may have lost the promotion that the fork names.
     """

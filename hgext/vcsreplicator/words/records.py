@@ -101,7 +101,7 @@ class Ack:
 class Lag(NamedTuple):
     """The lag of a mirror in one repository.
 
-    `unapplied` counts the events that it has not applied, `unserved` the released ones that it does not serve.
+    `unapplied` counts the events that it has not applied, `unserved` the released events that it does not serve.
     """
 
     unapplied: int

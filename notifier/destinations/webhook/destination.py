@@ -122,7 +122,7 @@ class Webhooks:
     def find_troubles(self) -> Sequence[ServiceTrouble]:
         """Return which subscriptions are failing or paused.
 
-        If the dispatcher fails, that is first: then nothing is delivered. Unsigned ones that a command added are named as meant.
+        If the dispatcher fails, that is first: then nothing is delivered. A command's unsigned subscriptions are named as meant.
         """
         found = []
         if (failure := self._dispatcher.failure) is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A log that loses its newest record while it is read, as one that is restored meanwhile."""
+"""A log that loses its newest record while it is read, as a log that is restored meanwhile."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

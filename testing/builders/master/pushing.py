@@ -24,7 +24,7 @@ from testing.warm_hg import shared_hg
 
 HG = str(Path(sys.executable).with_name("hg"))
 
-# What a pusher reads of a push that is in the log, and of one that is not yet: for want of the log, and of the relay.
+# What a pusher reads of a push that is in the log, and of a push that is not yet there: for want of the log, and of the relay.
 RECORDED = "remote: recorded push in replication log in "
 KEPT = "remote: replication log not reachable: the push is kept and will be sent"
 UNRELAYED = "remote: relay not reachable: the push is kept and will be sent"

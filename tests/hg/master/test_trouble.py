@@ -201,7 +201,7 @@ def ask(master):
 def as_nobody(act, groups):
     """Gives a function that does it in another process, as another user where we may become one; 0 if it gave something true.
 
-    The process begins here, before the relay: one that is forked while a thread of this process holds the lock of an outbox
+    The process begins here, before the relay: a process that is forked while a thread of this process holds the lock of an outbox
     holds it too, and the relay would wait for it.
     """
     begin, told = os.pipe()

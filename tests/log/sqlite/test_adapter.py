@@ -111,7 +111,7 @@ def test_a_database_of_a_newer_release_is_refused(path: Path, log: SqliteLog) ->
 
 
 def test_a_database_without_topics_takes_a_commit_of_no_records(path: Path) -> None:
-    """An aggregator renews its epoch in one that was made in place of a lost one."""
+    """An aggregator renews its epoch in a log that was made in place of a lost one."""
     with contextlib.closing(SqliteLog(path, creates=True)) as log:
         log.transactor("aggregator").renew()
 

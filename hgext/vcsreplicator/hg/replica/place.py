@@ -4,7 +4,7 @@
 They are made elsewhere and moved into place whole, and set aside whole, never half.
 
 Everything happens on one file system by renames of the `.hg` folder, so that repositories below a repository's folder stay.
-Repositories being made are in `staging`; complete ones that are not released yet, or are in the way of another, in `waiting`;
+Repositories being made are in `staging`; complete repositories, not released yet or in the way of another, in `waiting`;
 deleted or replaced ones in `aside`, there with their folder called `hg`, so that no web server takes them for repositories.
 
 Repositories make room for each other, so a folder can hold another one at any moment. Rule of this file: a `.hg` is moved by

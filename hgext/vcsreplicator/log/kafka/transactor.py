@@ -114,7 +114,7 @@ class KafkaTransactor:
             with rim(self._broker.options, f"become {self._identity}"):
                 self._producer.init_transactions()
                 self._end_hanging(self._producer)
-            # A newer one that came meanwhile is the owner, and may have read already what its predecessors wrote.
+            # A newer transactor, which came meanwhile, is the owner, and may have read already what its predecessors wrote.
             self._refuse_newer()
         except ReplicationError:
             self.close()

@@ -82,7 +82,7 @@ class Comparisons:
     def choose(self, carried: Sequence[RepositoryState], now: float) -> list[RepositoryState]:
         """Return the next repositories to compare, the longest untried first.
 
-        They are the first of the carried ones that this round has not tried yet. Before them come some that differed or
+        They are the first carried repositories that this round has not tried yet. Before them come some that differed or
         could not be compared an hour ago: they may have been healed. If the round `has_more`, choose again. Forgets all
         that are not carried any more.
         """

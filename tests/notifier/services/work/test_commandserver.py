@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A Mercurial in a process of its own, within limits: one that another thread ended starts no new process."""
+"""A Mercurial in a process of its own, within limits: after another thread ended it, it starts no new process."""
 
 import os
 import subprocess
