@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 import pytest
 from kafka import KafkaAdminClient
+from structlog.testing import capture_logs
 
 from hgext.vcsreplicator.aggregator.loading import GROUP
-from hgext.vcsreplicator.aggregator.rereading import Rereading
 from hgext.vcsreplicator.aggregator.session import Session
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, NOTICES, PENDING, STATE, Log, NewRecord, Record, topics
@@ -22,7 +22,7 @@ from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.records import Ack, AggregatorHeartbeat, ErrorRecord, Notice
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
-from testing.builders.aggregator.aggregating import ask, push_everywhere, send
+from testing.builders.aggregator.aggregating import ask, list_rereadings, push_everywhere, send
 from testing.builders.aggregator.chains import Chain
 from testing.builders.log.memorylog import MemoryLog
 from testing.clock import HandClock
@@ -193,18 +193,14 @@ def memory() -> tuple[HandClock, MemoryLog]:
     return clock, log
 
 
-def test_an_invented_level_has_the_log_read_again_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_invented_level_has_the_log_read_again_once() -> None:
     clock, log = memory()
-    chain, read_again = Chain("one"), []
-    begin = Rereading.begin
-    monkeypatch.setattr(Rereading, "begin", lambda this, part: (read_again.append(part), begin(this, part))[1])
+    chain = Chain("one")
     send(log, chain.take(2))
     with Session(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
         session.step(0.0)
         session.commit()
-    with Session(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
+    with capture_logs() as lines, Session(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
         for number in range(10):
             forged = chain.ack("alpha", 2)
             forged = type(forged)(**{**{n: getattr(forged, n) for n in forged.__slots__}, "applied": 10**9})
@@ -212,7 +208,7 @@ def test_an_invented_level_has_the_log_read_again_once(
                 log.append([NewRecord(topic=ACKS, key=f"alpha/{chain.repository}", value=to_json(forged))])
             clock.advance(5.0)
             session.step(0.0)
-        assert read_again == [0]
+        assert list_rereadings(lines) == [0]
         assert notices(log) == []
         [reason] = errors(log)
         assert "applied event 1000000000, which is not in the log" in reason
@@ -274,11 +270,10 @@ def test_a_mirror_with_nothing_of_a_repository_has_no_lost_event() -> None:
         assert read(log, ERRORS) == []
 
 
-def test_levels_that_come_before_their_events_make_nothing_be_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_levels_that_come_before_their_events_make_nothing_be_read_again() -> None:
     clock, log = memory()
-    monkeypatch.setattr(Rereading, "begin", lambda *_: pytest.fail("read again"))
     chain = Chain("one")
-    with Session(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
+    with capture_logs() as lines, Session(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
         for _ in range(5):
             [event] = chain.take(1)
             acknowledge(log, chain)
@@ -288,15 +283,13 @@ def test_levels_that_come_before_their_events_make_nothing_be_read_again(monkeyp
             clock.advance(5.0)
             session.step(0.0)
     assert all_announced(log, chain)
+    assert list_rereadings(lines) == []
 
 
-def test_a_mirror_always_ahead_by_one_has_nothing_read_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_mirror_always_ahead_by_one_has_nothing_read_again() -> None:
     clock, log = memory()
-    monkeypatch.setattr(Rereading, "begin", lambda *_: pytest.fail("read again"))
     chain = Chain("one")
-    with Session(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
+    with capture_logs() as lines, Session(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
         before = chain.take(1)
         for _ in range(5):
             acknowledge(log, chain)
@@ -304,7 +297,7 @@ def test_a_mirror_always_ahead_by_one_has_nothing_read_again(
             session.step(0.0)
             send(log, before)
             before = chain.take(1)
-    assert errors(log) == []
+    assert (errors(log), list_rereadings(lines)) == ([], [])
 
 
 @pytest.mark.sample(1, keep=("sqlite",))

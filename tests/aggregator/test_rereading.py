@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from hgext.vcsreplicator.aggregator.decisions.deciding import LOST_PATIENCE
 from hgext.vcsreplicator.aggregator.decisions.intake import EventIntake
 from hgext.vcsreplicator.aggregator.decisions.memory import RecordOutcome
 from hgext.vcsreplicator.aggregator.loading import GROUP
 from hgext.vcsreplicator.aggregator.loop import run
-from hgext.vcsreplicator.aggregator.rereading import Rereading
 from hgext.vcsreplicator.aggregator.session import Session
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, NOTICES, STATE, NewRecord, Record, partition_of, topics
@@ -20,7 +20,7 @@ from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.records import ErrorRecord, Notice
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
-from testing.builders.aggregator.aggregating import ask, send
+from testing.builders.aggregator.aggregating import ask, list_rereadings, send
 from testing.builders.aggregator.chains import Chain
 from testing.builders.log.memorylog import MemoryLog, MemoryReader
 from testing.clock import HandClock
@@ -247,36 +247,32 @@ def test_a_gap_behind_a_fork_stays_a_fork_when_the_log_lacks_it() -> None:
         assert chain.events[-1].id in from_json(ErrorRecord, log.records(ERRORS)[-1].value or b"").reason
 
 
-def test_a_history_that_was_never_adopted_makes_the_log_read_again_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_history_that_was_never_adopted_makes_the_log_read_again_once() -> None:
     clock, log = installation()
-    chain, foreign, read_again = Chain("x"), Chain("x", incarnation=2), []
+    chain, foreign = Chain("x"), Chain("x", incarnation=2)
     foreign.repository = chain.repository
-    begin = Rereading.begin
-    monkeypatch.setattr(Rereading, "begin", lambda this, part: (read_again.append(part), begin(this, part))[1])
-    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
+    with capture_logs() as lines, Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
         send(log, chain.take(1))
         session.step(0.0)
         for _ in range(5):
             send(log, foreign.take(1))
             session.step(0.0)
-    assert read_again == [0]
+    assert list_rereadings(lines) == [0]
 
 
-def test_a_log_with_expired_records_is_not_read_again_per_repository(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(Rereading, "begin", lambda *_: pytest.fail("read again"))
+def test_a_log_with_expired_records_is_not_read_again_per_repository() -> None:
     clock, log = installation()
     chains = [Chain(name) for name in "abc"]
     for chain in chains:
         chain.take(2)
         send(log, chain.take(1))
     ack(log, *chains)
-    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
+    with capture_logs() as lines, Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
         for _ in range(4):
             session.step(0.0)
             clock.advance(LOST_PATIENCE / 2)
     assert [noticed(log, chain) for chain in chains] == [[3], [3], [3]]
+    assert list_rereadings(lines) == []
 
 
 def passed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -330,12 +326,10 @@ def test_a_partition_is_read_whole_if_the_log_lost_what_was_read_again() -> None
         assert noticed(log, chain) == [1, 2]
 
 
-def test_an_invented_level_that_grows_with_the_log_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invented_level_that_grows_with_the_log_is_looked_for_once() -> None:
     clock, log = installation()
-    chain, other, read_again = Chain("x"), Chain("other"), []
-    begin = Rereading.begin
-    monkeypatch.setattr(Rereading, "begin", lambda this, part: (read_again.append(part), begin(this, part))[1])
-    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
+    chain, other = Chain("x"), Chain("other")
+    with capture_logs() as lines, Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
         chain.take(20)
         for applied in range(10, 20):
             value = to_json(chain.ack("alpha", applied))
@@ -344,7 +338,7 @@ def test_an_invented_level_that_grows_with_the_log_is_looked_for_once(monkeypatc
                 send(log, other.take(1))
                 clock.advance(SETTINGS.beat)
                 session.step(0.0)
-    assert read_again == [0]
+    assert list_rereadings(lines) == [0]
 
 
 def test_a_fork_passed_unread_is_recorded_when_it_is_read_again() -> None:

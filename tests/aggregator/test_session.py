@@ -2,11 +2,11 @@
 """A session on a log in memory: what is long delays nothing else, and each thing that cannot be read is recorded once."""
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from hgext.vcsreplicator.aggregator.decisions import outgoing
 from hgext.vcsreplicator.aggregator.loading import GROUP
 from hgext.vcsreplicator.aggregator.session import Session
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
@@ -56,8 +56,10 @@ def test_a_long_backlog_delays_no_sign_of_life_and_no_release_of_others() -> Non
     assert len(notices(log)) == 201
 
 
-def test_a_long_replacement_of_a_history_delays_no_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
+def test_a_long_replacement_of_a_history_delays_no_sign_of_life(
+    monkeypatch: pytest.MonkeyPatch, limit_batch: Callable[..., None]
+) -> None:
+    limit_batch(size=20_000)
     clock, old, new = HandClock(), Chain("x"), Chain("x", incarnation=2)
     log = MemoryLog(clock)
     log.create(topics(partitions=1))
@@ -110,9 +112,9 @@ def test_unreadable_levels_are_recorded_also_in_a_log_made_anew() -> None:
 
 
 def test_many_unreadable_levels_are_recorded_in_bounded_transactions(
-    monkeypatch: pytest.MonkeyPatch,
+    limit_batch: Callable[..., None],
 ) -> None:
-    monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
+    limit_batch(size=20_000)
     clock = HandClock()
     log = MemoryLog(clock)
     log.create(topics(partitions=1))
@@ -126,8 +128,8 @@ def test_many_unreadable_levels_are_recorded_in_bounded_transactions(
     assert len(log.records(ERRORS)) == 100
 
 
-def test_what_waits_for_the_next_transaction_waits_for_no_group_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outgoing, "BATCH_STATES", 2)
+def test_what_waits_for_the_next_transaction_waits_for_no_group_time(limit_batch: Callable[..., None]) -> None:
+    limit_batch(states=2)
     clock, chains = HandClock(), [Chain(f"x{number}") for number in range(4)]
     log = MemoryLog(clock)
     log.create(topics(partitions=1))

@@ -5,7 +5,7 @@ import gc
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -14,10 +14,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from hgext.vcsreplicator.aggregator import loop, metrics, standby
+from hgext.vcsreplicator.aggregator.alarms import SILENT
 from hgext.vcsreplicator.aggregator.loading import IDENTITY
 from hgext.vcsreplicator.aggregator.session import Session
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
-from hgext.vcsreplicator.aggregator.watching import Watch
 from hgext.vcsreplicator.log import PENDING, SERVICES, STATE, Log, NewRecord, Record, topics
 from hgext.vcsreplicator.log import standby as following
 from hgext.vcsreplicator.log.standby import StandbyReader, name_process
@@ -30,7 +30,10 @@ from hgext.vcsreplicator.words.records import (
     AggregatorHeartbeat,
     ServiceReport,
 )
+from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
+from testing.builders.aggregator.aggregating import ask, send
+from testing.builders.aggregator.chains import Chain
 from testing.builders.log.memorylog import MemoryLog, MemoryTransactor
 from testing.clock import HandClock
 from testing.waiting import PATIENCE, eventually
@@ -76,6 +79,12 @@ def running(
         yield end
     finally:
         end()
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A standby looks often."""
+    monkeypatch.setattr(following, "POLL", 0.05)
 
 
 def active(log: MemoryLog) -> str | None:
@@ -151,10 +160,23 @@ def test_a_process_that_cannot_begin_keeps_no_other_from_its_turn(log: MemoryLog
         first.join()
 
 
-class StoppableLog(MemoryLog):
+class NotingLog(MemoryLog):
+    """Notes the processes whose heartbeats it takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writers: list[str | None] = []
+
+    def _append(self, message: NewRecord) -> tuple[int, int]:
+        if message.key == AGGREGATOR:
+            self.writers.append(from_json(AggregatorHeartbeat, message.value or b"").instance)
+        return super()._append(message)
+
+
+class StoppableLog(NotingLog):
     """The same log, by which a process that is stopped, as by SIGSTOP, does nothing."""
 
-    def __init__(self, log: MemoryLog) -> None:
+    def __init__(self, log: NotingLog) -> None:
         vars(self).update(vars(log))
         self.goes_on = threading.Event()
         self.goes_on.set()
@@ -172,18 +194,10 @@ class StoppableLog(MemoryLog):
         return super().collect(*given)
 
 
-def test_an_aggregator_that_is_stopped_and_returns_writes_no_more(
-    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writers = list[str | None]()
-    append = MemoryLog._append
-
-    def note(log: MemoryLog, record: NewRecord) -> tuple[int, int]:
-        if record.key == AGGREGATOR:
-            writers.append(from_json(AggregatorHeartbeat, record.value or b"").instance)
-        return append(log, record)
-
-    monkeypatch.setattr(MemoryLog, "_append", note)
+def test_an_aggregator_that_is_stopped_and_returns_writes_no_more() -> None:
+    log = NotingLog()
+    log.create(topics(partitions=1))
+    writers = log.writers
     stoppable, other = StoppableLog(log), ELSEWHERE.replace("17", "18")
     with ExitStack() as ending:
         ending.enter_context(running(stoppable, "one", ELSEWHERE, PATIENT))
@@ -207,27 +221,47 @@ def test_a_silent_aggregator_is_replaced_after_the_time_that_is_set(log: MemoryL
         eventually(lambda: clock.advance(SETTINGS.takeover_after) or active(log) == ELSEWHERE)
 
 
-@pytest.mark.parametrize("is_late", [False, True], ids=["ends unknown", "records not shown"])
-def test_silence_counts_only_while_the_log_answers(
-    log: MemoryLog, monkeypatch: pytest.MonkeyPatch, *, is_late: bool
-) -> None:
-    monkeypatch.setattr(following, "POLL", 0.05)
-    log.append([beat_of("other/1/1/1")])
-    clock, ends, asked = HandClock(), log.ends, list[str]()
+class LateLog(MemoryLog):
+    """While it `is_late`, `state` ends behind the records that it shows; `asked` counts the questions."""
 
-    def silent(topic: str, *arguments: object) -> dict[int, int]:
-        if topic != STATE:
-            return ends(topic)
-        asked.append(topic)
-        if is_late:
-            return {0: ends(topic)[0] + 1}
-        raise Unavailable("no answer")
+    is_late, asked = False, 0
+
+    def ends(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
+        found = super().ends(topic, partitions)
+        if topic == STATE and self.is_late:
+            self.asked += 1
+            return {0: found[0] + 1}
+        return found
+
+
+@pytest.mark.usefixtures("quick")
+def test_silence_does_not_count_while_the_log_shows_no_records() -> None:
+    log, clock = LateLog(), HandClock()
+    log.create(topics(partitions=1))
+    log.append([beat_of("other/1/1/1")])
+    with running(log, "one", ELSEWHERE, clock=clock):
+        log.is_late = True
+        eventually(lambda: clock.advance(SETTINGS.takeover_after) or log.asked > 2)
+        assert active(log) == "other/1/1/1"
+        log.is_late = False
+        eventually(lambda: clock.advance(SETTINGS.takeover_after) or active(log) == ELSEWHERE)
+
+
+@pytest.mark.usefixtures("quick")
+def test_silence_counts_only_while_the_log_answers(log: MemoryLog) -> None:
+    log.append([beat_of("other/1/1/1")])
+    clock, asked = HandClock(), list[str]()
+
+    def refuse(topic: str, _: object) -> None:
+        if topic == STATE:
+            asked.append(topic)
+            raise Unavailable("no answer")
 
     with running(log, "one", ELSEWHERE, clock=clock):
-        monkeypatch.setattr(log, "ends", silent)
+        log.before["ends"] = refuse
         eventually(lambda: clock.advance(SETTINGS.takeover_after) or len(asked) > 2)
         assert active(log) == "other/1/1/1"
-        monkeypatch.setattr(log, "ends", ends)
+        log.before.clear()
         eventually(lambda: clock.advance(SETTINGS.takeover_after) or active(log) == ELSEWHERE)
 
 
@@ -252,12 +286,12 @@ def test_an_aggregator_does_not_wait_for_one_that_does_not_work(beat: NewRecord,
     assert not called
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_killed_aggregator_of_this_machine_is_replaced_at_once(
     log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dead = set[str]()
     monkeypatch.setattr(following, "is_gone", dead.__contains__)
-    monkeypatch.setattr(following, "POLL", 0.05)
     log.append([beat_of("other/1/1/1")])
     with running(log, "one", ELSEWHERE, PATIENT):
         log.append([beat_of("other/1/1/1")])
@@ -274,16 +308,11 @@ def test_a_standby_goes_on_when_state_loses_records(log: MemoryLog) -> None:
         eventually(lambda: active(log) == ELSEWHERE)
 
 
-def test_an_outage_of_the_log_is_a_line_and_its_end_another(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "POLL", 0.05)
+@pytest.mark.usefixtures("quick")
+def test_an_outage_of_the_log_is_a_line_and_its_end_another(log: MemoryLog) -> None:
     log.append([beat_of("other/1/1/1")])
-    clock, asked, find = HandClock(), list[str](), log.beginnings
-
-    def find_beginnings(topic: str, *arguments: Any) -> dict[int, int]:
-        asked.append(topic)
-        return find(topic, *arguments)
-
-    monkeypatch.setattr(log, "beginnings", find_beginnings)
+    clock, asked = HandClock(), list[str]()
+    log.before["beginnings"] = lambda topic, _: asked.append(topic)
     with capture_logs() as lines, running(log, "one", ELSEWHERE, clock=clock):
         log.leaderless.add((STATE, 0))
         asked.clear()
@@ -295,42 +324,24 @@ def test_an_outage_of_the_log_is_a_line_and_its_end_another(log: MemoryLog, monk
     assert [said.count(text) for text in ("standing by", "log unavailable", "log answers again")] == [1, 1, 1]
 
 
-def test_two_that_load_longer_than_they_wait_do_not_alternate(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_that_load_longer_than_they_wait_do_not_alternate(log: MemoryLog) -> None:
     log.append([beat_of("other/1/1/1")])
-    find = log.beginnings
-
-    def find_slowly(topic: str, *arguments: object) -> dict[int, int]:
-        if topic == PENDING:
-            threading.Event().wait(3 * SETTINGS.takeover_after)
-        return find(topic)
-
-    monkeypatch.setattr(log, "beginnings", find_slowly)
+    log.before["beginnings"] = lambda topic, _: topic == PENDING and threading.Event().wait(3 * SETTINGS.takeover_after)
     with running(log, "one", ELSEWHERE):
         threading.Event().wait(1.8 * SETTINGS.takeover_after)
         with running(log, "two", ELSEWHERE.replace("17", "18")):
             eventually(lambda: active(log) != "other/1/1/1")
 
 
-def test_an_aggregator_that_loads_for_long_is_not_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("quick")
+def test_an_aggregator_that_loads_for_long_is_not_fenced() -> None:
     """What was written while the clock stood is read, or known to be unread, once it has moved."""
-    monkeypatch.setattr(following, "POLL", 0.05)
     log = MemoryLog(clock := HandClock())
     log.create(topics(partitions=1))
     log.append([beat_of("other/1/1/1")])
-    find, make = log.beginnings, log.transactor
     may_load, makers = threading.Event(), list[str]()
-
-    def find_slowly(topic: str, *arguments: object) -> dict[int, int]:
-        if topic == PENDING:
-            may_load.wait(PATIENCE)
-        return find(topic)
-
-    def note_maker(identity: str) -> MemoryTransactor:
-        makers.append(identity)
-        return make(identity)
-
-    monkeypatch.setattr(log, "beginnings", find_slowly)
-    monkeypatch.setattr(log, "transactor", note_maker)
+    log.before["beginnings"] = lambda topic, _: topic == PENDING and may_load.wait(PATIENCE)
+    log.before["transactor"] = makers.append
 
     def has_reported(since: int) -> bool:
         """Whether the first one reported from this offset on."""
@@ -366,10 +377,8 @@ def test_an_aggregator_waits_for_another_that_still_loads(log: MemoryLog, monkey
         assert stands_by(log, "one") is True
 
 
-def test_reports_of_an_aggregator_that_hangs_keep_no_other_from_its_turn(
-    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(following, "POLL", 0.05)
+@pytest.mark.usefixtures("quick")
+def test_reports_of_an_aggregator_that_hangs_keep_no_other_from_its_turn(log: MemoryLog) -> None:
     log.append([beat_of("other/1/1/1")])
     report = ServiceReport(time=log._clock.now(), version="1", instance="other/1/1/1", works=(AGGREGATOR,))
     with running(log, "one", ELSEWHERE, replace(SETTINGS, takeover_after=0.3)):
@@ -395,18 +404,22 @@ def test_a_fenced_aggregator_keeps_no_session_and_no_thread(log: MemoryLog, monk
         eventually(lambda: "stop" not in {thread.name for thread in threading.enumerate()})
 
 
-def test_a_fenced_aggregator_shows_no_alarms(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    def find_one(*_: object) -> None:
-        metrics.ALARMS.labels("silent").set(1)
-        metrics.HELD.set(7)
+def test_a_fenced_aggregator_shows_no_alarms(log: MemoryLog) -> None:
+    def shown() -> tuple[dict[str, float], float]:
+        """The alarms, and how many events are held."""
+        alarms = [sample for metric in metrics.ALARMS.collect() for sample in metric.samples]
+        [held] = [sample.value for metric in metrics.HELD.collect() for sample in metric.samples]
+        return {sample.labels["alarm"]: sample.value for sample in alarms}, held
 
-    monkeypatch.setattr(Watch, "_survey", find_one)
-    with running(log, "one", ELSEWHERE):
-        eventually(lambda: stands_by(log, "one") is False and active(log) == ELSEWHERE)
+    clock = HandClock()
+    ask(log, Verb.ADD, "alpha")
+    ask(log, Verb.ACTIVATE, "alpha")
+    send(log, Chain("x").take(1))
+    with running(log, "one", ELSEWHERE, replace(PATIENT, silence=1.0), clock):
+        eventually(lambda: clock.advance(SETTINGS.beat) or (shown()[0].get(SILENT), shown()[1]) == (1, 1))
         log.transactor(IDENTITY)
-        eventually(lambda: stands_by(log, "one") is True)
-        assert not [sample for metric in metrics.ALARMS.collect() for sample in metric.samples]
-        assert [sample.value for metric in metrics.HELD.collect() for sample in metric.samples] == [0]
+        eventually(lambda: clock.advance(SETTINGS.beat) or stands_by(log, "one") is True)
+        assert shown() == ({}, 0)
 
 
 def test_a_process_that_fails_does_not_withdraw_its_report(log: MemoryLog) -> None:
@@ -417,8 +430,8 @@ def test_a_process_that_fails_does_not_withdraw_its_report(log: MemoryLog) -> No
     assert stands_by(log, "one") is True
 
 
+@pytest.mark.usefixtures("quick")
 def test_states_that_another_writes_are_signs_of_it_too(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "POLL", 0.05)
     log.append([beat_of("other/1/1/1")])
     clock, looks, find = HandClock(), list[StandbyReader](), StandbyReader.find_turns
     monkeypatch.setattr(StandbyReader, "find_turns", lambda reader: looks.append(reader) or find(reader))
@@ -431,15 +444,15 @@ def test_states_that_another_writes_are_signs_of_it_too(log: MemoryLog, monkeypa
         assert active(log) == "other/1/1/1"
 
 
-def test_a_newer_release_that_began_meanwhile_is_not_fenced(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_newer_release_that_began_meanwhile_is_not_fenced(log: MemoryLog) -> None:
     newer = AggregatorHeartbeat(time=1.0, roster=0, held=0, format=AGGREGATOR_FORMAT + 1)
-    make, stop = log.transactor, threading.Event()
+    stop = threading.Event()
 
-    def fail_once(identity: str) -> MemoryTransactor:
-        monkeypatch.setattr(log, "transactor", make)
+    def fail_once(_: str) -> None:
+        log.before.clear()
         log.append([NewRecord(topic=STATE, key=AGGREGATOR, value=to_json(newer))])
         raise Unavailable("no answer")
 
-    monkeypatch.setattr(log, "transactor", fail_once)
+    log.before["transactor"] = fail_once
     with pytest.raises(BadConfig):
         standby.run(SETTINGS, log, stop=stop, ready=stop.set, host="one")

@@ -420,13 +420,13 @@ def test_a_roster_lost_just_before_the_aggregators_end_is_written_again() -> Non
     assert load_roster(here.log) == roster
 
 
-def test_an_aggregators_end_asks_nothing_of_a_log_that_did_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_aggregators_end_asks_nothing_of_a_log_that_did_not_answer() -> None:
     here = Installation()
     here.step()
     here.log.leaderless.add((STATE, 0))
     here.step()
     asked = list[str]()
-    monkeypatch.setattr(here.log, "ends", asked.append)
+    here.log.before["ends"] = lambda topic, _: asked.append(topic)
     here.session.finish()
     assert asked == []
 

@@ -3,6 +3,7 @@
 
 import json
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -12,7 +13,6 @@ from hgext.vcsreplicator.aggregator.loop import run
 from hgext.vcsreplicator.aggregator.session import Session
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.log import ACKS, STATE, NewRecord, topics
-from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.records import (
     AGGREGATOR_FORMAT,
@@ -73,13 +73,15 @@ def test_a_mirror_that_does_not_say_its_floor_is_named_until_upgraded() -> None:
     assert hear(fed, "beta", format=MIRROR_FORMAT) == []
 
 
-def test_events_that_a_newer_aggregator_stored_wait_under_their_own_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_that_a_newer_aggregator_stored_wait_under_their_own_alarm(
+    upgrade: Callable[[], Callable[[], None]],
+) -> None:
     """Whom they wait for cannot be read, and is asked for a mirror that joined."""
     fed, chain = FedAggregation(Mirror(name="alpha", state=MirrorState.ACTIVE, joined={"0": 0})), Chain("x")
-    with monkeypatch.context() as newer:
-        newer.setattr(wire, "VERSION", 2)
-        fed.event(chain.next(version=2))
-        fed.commit()
+    go_back = upgrade()
+    fed.event(chain.next(version=2))
+    fed.commit()
+    go_back()
     fed.restart()
     fed.commit()
     survey(fed.aggregation, fed.silence, fed.now)

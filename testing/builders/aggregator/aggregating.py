@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -44,6 +44,11 @@ def ask(log: Log, verb: Verb, mirror: str | None = None, **members: Any) -> None
         id=f"test-{next(_numbers)}", verb=verb, mirror=mirror, who="dana", time=1.0, reason="", **members
     )
     log.append([NewRecord(topic=ROSTER_REQUESTS, key=request.id, value=to_json(request))])
+
+
+def list_rereadings(lines: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The partitions of `events` that an aggregator began to read again, by its log lines."""
+    return [line["partition"] for line in lines if line["event"] == "events are read again"]
 
 
 def patiently(action: Callable[[], T]) -> T:

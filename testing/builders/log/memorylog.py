@@ -7,7 +7,7 @@ Beyond the contract, for tests: `fail_commits` makes the next transactions raise
 """
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from hgext.vcsreplicator.log import Log, NewRecord, Positions, Record, Topic, TopicComparison, partition_of
 from hgext.vcsreplicator.words.clock import Clock, SystemClock
@@ -28,6 +28,8 @@ class MemoryLog(Log):
         # Partitions without a leader: they take no record, a question to them fails, and readers read nothing of them.
         self.leaderless: set[TopicPartition] = set()
         self.undecided: set[str] = set()
+        # What happens before the calls of these names, with their positional arguments.
+        self.before: dict[str, Callable[..., object]] = {}
         # The partitions that every member has, if not all.
         self.shared: frozenset[int] | None = None
         self._clock = clock or SystemClock()
@@ -62,15 +64,18 @@ class MemoryLog(Log):
         return self._topics[topic].partitions
 
     def append(self, messages: Sequence[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:
+        self._begin("append", messages)
         with self._changed:
             places = [self._append(message) for message in messages]
             self._changed.notify_all()
             return places
 
     def reader(self, positions: Mapping[TopicPartition, int]) -> "MemoryReader":
+        self._begin("reader", positions)
         return MemoryReader(self, positions)
 
     def transactor(self, identity: str, *, group: str | None = None) -> "MemoryTransactor":
+        self._begin("transactor", identity)
         with self._changed:
             self._epochs[identity] = self._epochs.get(identity, 0) + 1
             return MemoryTransactor(self, identity, self._epochs[identity])
@@ -102,12 +107,14 @@ class MemoryLog(Log):
             return {group: dict(positions) for (group, name), positions in self._stored.items() if name == topic}
 
     def beginnings(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
+        self._begin("beginnings", topic, partitions)
         with self._changed:
             return {
                 number: self._beginnings.get((topic, number), 0) for number in self._find_leaders(topic, partitions)
             }
 
     def ends(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
+        self._begin("ends", topic, partitions)
         with self._changed:
             return {partition: self._ends[topic, partition] for partition in self._find_leaders(topic, partitions)}
 
@@ -167,6 +174,7 @@ class MemoryLog(Log):
         positions: Mapping[TopicPartition, int],
         metadata: Mapping[TopicPartition, str],
     ) -> list[tuple[int, int]]:
+        self._begin("commit", messages)
         with self._changed:
             self.check(identity, epoch)
             fails = bool(self.fail_commits)
@@ -226,6 +234,10 @@ class MemoryLog(Log):
 
     def _find_led(self, places: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
         return [place for place in places if place not in self.leaderless] if self.leaderless else places
+
+    def _begin(self, call: str, *arguments: object) -> None:
+        if call in self.before:
+            self.before[call](*arguments)
 
     def _append(self, message: NewRecord) -> tuple[int, int]:
         count = self.partitions(message.topic)

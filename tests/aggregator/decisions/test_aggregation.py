@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Levels in, releases and notices out: every outcome that the roster's table and the rules of the aggregation promise."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from hgext.vcsreplicator.aggregator.alarms import alarms, survey
-from hgext.vcsreplicator.aggregator.decisions import outgoing
 from hgext.vcsreplicator.aggregator.decisions.deciding import LOST_PATIENCE
 from hgext.vcsreplicator.aggregator.decisions.memory import RecordOutcome
 from hgext.vcsreplicator.log import ACKS, EVENTS, PENDING, ROSTER, ROSTER_REQUESTS, STATE, NewRecord, check_message
@@ -212,8 +212,8 @@ def test_repositories_with_many_notices_take_turns() -> None:
     assert [notice.event.path for notice in fed.notices] == ["x", "y"] * 3
 
 
-def test_one_transaction_announces_no_more_bytes_than_a_log_takes_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outgoing, "BATCH_BYTES", 2000)
+def test_one_transaction_announces_no_more_bytes_than_a_log_takes_in_time(limit_batch: Callable[..., None]) -> None:
+    limit_batch(size=2000)
     fed, chain = FedAggregation("alpha"), Chain("x")
     fed.event(*chain.take(7))
     fed.ack(chain.ack("alpha", 7))
@@ -346,13 +346,6 @@ def test_what_cannot_be_read_is_set_aside_with_its_bytes() -> None:
 # Events of a newer version
 
 
-class Upgrade:
-    """A release that knows one version more, from the moment it is made."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(wire, "VERSION", 2)
-
-
 def test_an_event_of_a_newer_version_holds_back_its_repository_alone() -> None:
     fed, chain, other = FedAggregation("alpha"), Chain("x"), Chain("y")
     chain.take(2)
@@ -379,14 +372,14 @@ def test_a_level_at_an_event_of_a_newer_version_counts_once_it_comes() -> None:
     assert fed.commit() == [1, 2]
 
 
-def test_a_newer_aggregator_goes_on_where_the_older_one_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_newer_aggregator_goes_on_where_the_older_one_held_back(upgrade: Callable[[], object]) -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
     fed.event(*chain.take(1), chain.next(version=2), *chain.take(2), chain.next(version=2))
     fed.commit()
     fed.restart()
     assert fed.event(chain.next()) == [RecordOutcome.HELD]
     fed.commit()
-    Upgrade(monkeypatch)
+    upgrade()
     fed.restart()
     assert fed.event(chain.next()) == [RecordOutcome.TAKEN]
     fed.ack(chain.ack("alpha", 7))
@@ -394,31 +387,32 @@ def test_a_newer_aggregator_goes_on_where_the_older_one_held_back(monkeypatch: p
     assert (fed.topics[PENDING], fed.errors) == ({}, [])
 
 
-def test_what_a_newer_aggregator_took_is_kept_by_an_older_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_newer_aggregator_took_is_kept_by_an_older_one(upgrade: Callable[[], Callable[[], None]]) -> None:
     fed, chain, other = FedAggregation("alpha"), Chain("x"), Chain("y")
-    with monkeypatch.context() as newer:
-        Upgrade(newer)
-        fed.event(*chain.take(1), chain.next(version=2), *chain.take(1), *other.take(1))
-        fed.commit()
+    go_back = upgrade()
+    fed.event(*chain.take(1), chain.next(version=2), *chain.take(1), *other.take(1))
+    fed.commit()
+    go_back()
     fed.restart()
     fed.ack(chain.ack("alpha", 3), other.ack("alpha", 1))
     assert fed.commit() == [1, 1]
     assert fed.errors == []
     [alarm] = alarms(fed.aggregation, survey(fed.aggregation, fed.silence, fed.now), 60.0)
     assert (alarm.kind, alarm.numbers) == ("events of a newer version", {"held": 2, "repositories": 1})
-    Upgrade(monkeypatch)
+    upgrade()
     fed.restart()
     assert fed.commit() == [2, 3]
 
 
 def test_what_was_kept_for_a_newer_aggregator_goes_in_bounded_steps(
-    monkeypatch: pytest.MonkeyPatch,
+    limit_batch: Callable[..., None],
+    upgrade: Callable[[], object],
 ) -> None:
-    monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
+    limit_batch(size=20_000)
     fed, chain = FedAggregation("alpha"), Chain("x")
     fed.event(chain.next(version=2), *chain.take(199))
     fed.commit()
-    Upgrade(monkeypatch)
+    upgrade()
     fed.transactions.clear()
     fed.restart()
     fed.ack(chain.ack("alpha", 200))
@@ -427,8 +421,8 @@ def test_what_was_kept_for_a_newer_aggregator_goes_in_bounded_steps(
     assert (fed.topics[PENDING], fed.errors) == ({}, [])
 
 
-def test_what_is_set_aside_fills_a_transaction_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
+def test_what_is_set_aside_fills_a_transaction_too(limit_batch: Callable[..., None]) -> None:
+    limit_batch(size=20_000)
     fed = FedAggregation("alpha")
     for _ in range(20):
         fed.take_event(fed.record(EVENTS, "x", b"x" * 1000), fed.now)
@@ -723,8 +717,8 @@ def test_what_every_mirror_served_is_announced_before_an_adoption() -> None:
     assert not fed.errors
 
 
-def test_a_level_of_another_digest_lets_nothing_go_when_overtaken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outgoing, "BATCH_BYTES", 4_000)
+def test_a_level_of_another_digest_lets_nothing_go_when_overtaken(limit_batch: Callable[..., None]) -> None:
+    limit_batch(size=4_000)
     fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
     fed.event(*old.take(20))
     fed.ack(replace(old.ack("alpha", 19), digest="f" * 64))
@@ -758,13 +752,13 @@ def test_what_all_served_is_announced_before_an_adoption_in_any_steps() -> None:
 
 
 def test_an_adoption_behind_a_newer_aggregators_waits_and_drops_nothing(
-    monkeypatch: pytest.MonkeyPatch,
+    upgrade: Callable[[], Callable[[], None]],
 ) -> None:
     fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
-    with monkeypatch.context() as newer:
-        newer.setattr(wire, "VERSION", 2)
-        fed.event(*old.take(1), old.next(version=2))
-        fed.commit()
+    go_back = upgrade()
+    fed.event(*old.take(1), old.next(version=2))
+    fed.commit()
+    go_back()
     fed.restart()
     assert fed.event(adopted(new)) == [RecordOutcome.UNKNOWN]
     assert [held.seq for held in fed.aggregation.repositories[old.repository].queue] == [1, 2]
@@ -773,9 +767,9 @@ def test_an_adoption_behind_a_newer_aggregators_waits_and_drops_nothing(
 
 @pytest.mark.parametrize("served", [0, 30, 100])
 def test_an_adoption_replaces_a_long_queue_in_bounded_transactions(
-    monkeypatch: pytest.MonkeyPatch, served: int
+    limit_batch: Callable[..., None], served: int
 ) -> None:
-    monkeypatch.setattr(outgoing, "BATCH_BYTES", 10_000)
+    limit_batch(size=10_000)
     fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
     fed.event(*old.take(100))
     fed.commit()
@@ -791,9 +785,9 @@ def test_an_adoption_replaces_a_long_queue_in_bounded_transactions(
 
 @pytest.mark.parametrize("written", ends(range(1, 16)))
 def test_a_kill_while_an_adoption_replaces_a_long_queue_repeats_nothing(
-    monkeypatch: pytest.MonkeyPatch, written: int
+    limit_batch: Callable[..., None], written: int
 ) -> None:
-    monkeypatch.setattr(outgoing, "BATCH_BYTES", 10_000)
+    limit_batch(size=10_000)
     fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
     fed.event(*old.take(100))
     fed.commit()
@@ -815,9 +809,9 @@ def test_a_kill_while_an_adoption_replaces_a_long_queue_repeats_nothing(
 
 
 def test_what_mirrors_serve_after_a_kill_in_an_adoption_has_no_hole(
-    monkeypatch: pytest.MonkeyPatch,
+    limit_batch: Callable[..., None],
 ) -> None:
-    monkeypatch.setattr(outgoing, "BATCH_BYTES", 10_000)
+    limit_batch(size=10_000)
     fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
     fed.event(*old.take(100))
     fed.commit()
@@ -835,15 +829,16 @@ def test_what_mirrors_serve_after_a_kill_in_an_adoption_has_no_hole(
 
 
 def test_a_kept_adoption_takes_bounded_transactions_too(
-    monkeypatch: pytest.MonkeyPatch,
+    limit_batch: Callable[..., None],
+    upgrade: Callable[[], object],
 ) -> None:
-    monkeypatch.setattr(outgoing, "BATCH_BYTES", 10_000)
+    limit_batch(size=10_000)
     fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
     fed.event(*old.take(100))
     fed.commit()
     fed.event(replace(adopted(new), version=2), new.next())
     fed.commit()
-    Upgrade(monkeypatch)
+    upgrade()
     fed.transactions.clear()
     fed.restart()
     fed.ack(new.ack("alpha", 2))
@@ -1080,10 +1075,10 @@ def test_what_a_removed_mirror_said_does_not_count_once_it_is_back() -> None:
 
 @pytest.mark.parametrize("written", ends([None, 1, 2, 3]))
 def test_the_levels_of_a_removed_mirror_go_in_bounded_transactions(
-    monkeypatch: pytest.MonkeyPatch, written: int | None
+    limit_batch: Callable[..., None], written: int | None
 ) -> None:
     """Killed after any of them (`written`), the mirror is not yet removed, and the rest goes when it is."""
-    monkeypatch.setattr(outgoing, "BATCH_BYTES", 7_000)
+    limit_batch(size=7_000)
     fed, chains = FedAggregation("alpha", inactive("beta")), [Chain(f"x{number}") for number in range(100)]
     for chain in chains:
         fed.event(*chain.take(1))
@@ -1107,9 +1102,9 @@ def test_the_levels_of_a_removed_mirror_go_in_bounded_transactions(
 
 
 def test_what_an_operator_lets_go_is_released_in_bounded_transactions(
-    monkeypatch: pytest.MonkeyPatch,
+    limit_batch: Callable[..., None],
 ) -> None:
-    monkeypatch.setattr(outgoing, "BATCH_STATES", 20)
+    limit_batch(states=20)
     fed, chains = FedAggregation("alpha", "beta"), [Chain(f"x{number}") for number in range(100)]
     for chain in chains:
         fed.event(*chain.take(1))
@@ -1205,9 +1200,9 @@ def test_an_unreadable_pending_record_is_set_aside_and_stops_nothing() -> None:
 
 
 def test_unreadable_pending_records_are_set_aside_in_bounded_steps(
-    monkeypatch: pytest.MonkeyPatch,
+    limit_batch: Callable[..., None],
 ) -> None:
-    monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
+    limit_batch(size=20_000)
     fed, chain = FedAggregation("alpha"), Chain("x")
     fed.event(*chain.take(201))
     fed.commit()

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Where a push came from goes along with its event to the notice, in headers alone."""
 
+from collections.abc import Callable
+
 import pytest
 
-from hgext.vcsreplicator.aggregator.decisions import outgoing
 from hgext.vcsreplicator.log import EVENTS, PENDING
-from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import PushConnection
 from hgext.vcsreplicator.words.wire import CONNECTION, connection_headers, read_connection
 from testing.builders.aggregator.chains import Chain
@@ -47,12 +47,12 @@ def test_an_event_that_pending_lost_is_read_again_with_its_connection() -> None:
     assert [read_connection(headers) for headers in fed.notice_headers] == [None, FROM]
 
 
-def test_an_event_that_waits_for_a_newer_aggregator_keeps_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_that_waits_for_a_newer_aggregator_keeps_its_connection(upgrade: Callable[[], object]) -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
     fed.event(chain.next())
     fed.event(chain.next(version=2), headers=HEADERS)
     fed.commit()
-    monkeypatch.setattr(wire, "VERSION", 2)
+    upgrade()
     fed.restart()
     fed.ack(chain.ack("alpha", 2))
     fed.commit()
@@ -70,8 +70,8 @@ def test_errors_hold_nothing_of_a_connection() -> None:
     assert "planted" not in repr(fed.errors)
 
 
-def test_a_transaction_is_bounded_with_large_connections_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outgoing, "BATCH_BYTES", 100_000)
+def test_a_transaction_is_bounded_with_large_connections_too(limit_batch: Callable[..., None]) -> None:
+    limit_batch(size=100_000)
     fed, chain = FedAggregation("alpha"), Chain("x")
     headers = connection_headers(PushConnection(forwarded="1" * 20_000))
     fed.event(*chain.take(30), headers=headers)

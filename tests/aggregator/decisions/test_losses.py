@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The log lost something, or is read again: what the aggregation makes of it, without a log."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -242,7 +243,7 @@ def test_a_newer_versions_event_with_a_bad_key_is_set_aside() -> None:
 
 
 def test_what_was_kept_behind_unread_events_is_announced(
-    monkeypatch: pytest.MonkeyPatch,
+    upgrade: Callable[[], object],
 ) -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
     fed.event(*chain.take(2))
@@ -251,7 +252,7 @@ def test_what_was_kept_behind_unread_events_is_announced(
     fed.skip(chain.next())
     assert fed.event(chain.next(version=2), chain.next()) == [RecordOutcome.UNKNOWN, RecordOutcome.HELD]
     fed.commit()
-    monkeypatch.setattr(wire, "VERSION", 2)
+    upgrade()
     fed.restart(whole=0)
     fed.ack(chain.ack("alpha", 5))
     assert fed.commit() == [3, 4, 5]
@@ -259,7 +260,7 @@ def test_what_was_kept_behind_unread_events_is_announced(
 
 
 def test_a_loss_before_what_was_kept_for_a_newer_aggregator_is_reported(
-    monkeypatch: pytest.MonkeyPatch,
+    upgrade: Callable[[], object],
 ) -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
     fed.event(*chain.take(2))
@@ -268,7 +269,7 @@ def test_a_loss_before_what_was_kept_for_a_newer_aggregator_is_reported(
     chain.next()
     fed.event(chain.next(version=2), chain.next())
     fed.commit()
-    monkeypatch.setattr(wire, "VERSION", 2)
+    upgrade()
     fed.restart(whole=0)
     fed.ack(chain.ack("alpha", 5))
     fed.now += LOST_PATIENCE
@@ -278,7 +279,7 @@ def test_a_loss_before_what_was_kept_for_a_newer_aggregator_is_reported(
 
 
 def test_what_passed_unread_behind_a_newer_version_is_kept_when_reread(
-    monkeypatch: pytest.MonkeyPatch,
+    upgrade: Callable[[], object],
 ) -> None:
     fed, chain = FedAggregation("alpha"), Chain("x")
     fed.event(*chain.take(1), chain.next(version=2))
@@ -288,7 +289,7 @@ def test_what_passed_unread_behind_a_newer_version_is_kept_when_reread(
     fed.read_again()
     fed.commit()
     assert (fed.aggregation.held, len(fed.topics[PENDING])) == (3, 3)
-    monkeypatch.setattr(wire, "VERSION", 2)
+    upgrade()
     fed.restart()
     fed.ack(chain.ack("alpha", 3))
     assert fed.commit() == [1, 2, 3]
