@@ -428,3 +428,33 @@ def test_a_successor_whose_predecessor_left_is_not_named_while_unproven() -> Non
     assert fed.state(successor).released == 0
     assert fed.aggregation.succession.waits() == []
     assert fed.aggregation.succession.is_unproven is True
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_successor_of_a_repository_that_left_waits_for_nothing_after_a_restart(*, is_deleted: bool) -> None:
+    fed, former, successor = FedAggregation("alpha"), Chain("x"), Chain("x", generation=2)
+    fed.event(*former.take(2))
+    former.path = "y"
+    fed.event(former.next(Type.RENAMED, detail={"from": "x"}))
+    if is_deleted:
+        fed.event(former.next(Type.DELETED))
+    for seq in range(2, len(former.events) + 1):
+        fed.ack(former.ack("alpha", seq))
+        fed.commit()
+    fed.restart()
+    fed.aggregation.succession.read_at = float("-inf")  # the log does not answer yet
+    fed.event(successor.next())
+    fed.ack(successor.ack("alpha", 1, 0))
+    fed.commit()
+    assert fed.state(successor).released == 1
+
+
+def test_a_state_keeps_the_newest_paths_that_its_repository_left() -> None:
+    fed, chain = FedAggregation("alpha"), Chain("0")
+    fed.event(*chain.take(1))
+    for number in range(1, 30):
+        was, chain.path = chain.path, str(number)
+        fed.event(chain.next(Type.RENAMED, detail={"from": was}))
+        fed.ack(replace(chain.ack("alpha", number + 1), floor=number + 1))
+        fed.commit()
+    assert [each.path for each in fed.state(chain).left] == [str(number) for number in range(13, 29)]

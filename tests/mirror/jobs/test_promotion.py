@@ -120,8 +120,9 @@ def test_a_mirror_that_waits_for_a_release_is_not_promoted(change: dict[str, Any
 
 def test_the_new_master_counts_on_from_the_newest_generation_of_each_path() -> None:
     stay = FormerPath(path="y", generation=4, until=2)
-    states = [replace(STATE, stays=(stay,)), replace(STATE, path="y", generation=3), replace(STATE, generation=2)]
-    assert list_generations(states) == {"x": 2, "y": 4}
+    left = FormerPath(path="z", generation=2, until=2)
+    states = [replace(STATE, stays=(stay,), left=(left,)), replace(STATE, path="y", generation=3)]
+    assert list_generations([*states, replace(STATE, generation=2)]) == {"x": 2, "y": 4, "z": 2}
 
 
 @pytest.mark.parametrize(

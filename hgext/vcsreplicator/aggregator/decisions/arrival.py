@@ -12,6 +12,9 @@ from dataclasses import replace
 from ...words.event import Event, Type, replaced_incarnations
 from ...words.records import FormerPath, Notice, RepositoryState
 
+# How many paths a state keeps that its repository left.
+LEFT = 16
+
 
 class Arrival(enum.StrEnum):
     """An event's relation to the state of its repository; the first four are taken."""
@@ -103,6 +106,7 @@ def follow(
         fork=None if fresh or state is None else state.fork,
         base=base,
         stays=_follow_stays(state, event, arrival),
+        left=state.left if state else (),
         source=source or (state.source if state else None),
         forked_at=None if fresh or state is None else state.forked_at,
         served_by=None if fresh or state is None else state.served_by,
@@ -133,15 +137,26 @@ def recovered(state: RepositoryState | None, notice: Notice) -> RepositoryState:
         found = follow(state, event, Arrival.ADOPTED if is_adopted else Arrival.NEXT, notice.roster)
     streams = {**(found.streams or {}), **dict.fromkeys(notice.previous, event.id)}
     return replace(
-        found,
+        leave_paths(found, event.seq),
         released=max(found.released, event.seq),
         noticed=event.seq,
         roster=notice.roster,
         served_by=len(notice.acks),
         base=notice.base or 0,
         streams=streams or None,
-        stays=tuple(stay for stay in found.stays if stay.until > event.seq),
     )
+
+
+def leave_paths(state: RepositoryState, noticed: int) -> RepositoryState:
+    """Return the state in which the paths are left that were left by events up to `noticed`.
+
+    It keeps them, so that a successor there waits for nobody who has gone, also after a restart.
+    """
+    gone = [stay for stay in state.stays if stay.until <= noticed]
+    if not gone:
+        return state
+    left = (*state.left, *(stay for stay in gone if stay.path != state.path))
+    return replace(state, stays=tuple(stay for stay in state.stays if stay.until > noticed), left=left[-LEFT:])
 
 
 def forked(state: RepositoryState, event: Event, logged: float) -> RepositoryState:

@@ -13,7 +13,7 @@ from ...log import Record
 from ...words.event import Event
 from ...words.records import Ack, RepositoryState, measure_lag
 from ...words.roster import Mirror, Roster
-from .arrival import Arrival, follow
+from .arrival import Arrival, follow, leave_paths
 from .held import HeldEvent
 from .standing import Standing, compare, gating_at, is_applied, is_served
 
@@ -160,9 +160,9 @@ class Repository:
         if self.is_incomplete:
             released = (self.queue[self.released].seq if self.released < len(self.queue) else self.state.seq + 1) - 1
         noticed = self.state.noticed if noticed is None else noticed
-        stays = tuple(stay for stay in self.state.stays if stay.until > noticed)
         served_by = self.state.served_by if noticed == self.state.noticed else None
-        self.state = replace(self.state, released=released, noticed=noticed, stays=stays, served_by=served_by)
+        left = leave_paths(self.state, noticed)
+        self.state = replace(left, released=released, noticed=noticed, served_by=served_by)
 
     def _state_of_queue(self) -> RepositoryState | None:
         """Return the state after all stored events of the newest history.

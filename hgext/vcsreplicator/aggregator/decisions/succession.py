@@ -57,6 +57,7 @@ class Succession:
         for path, generation in places:
             self._paths.setdefault(path, set()).add(state.repository)
             self._known.add((path, generation))
+        self._known.update((each.path, each.generation) for each in state.left)
 
     def must_wait(self, repository: Repository, held: HeldEvent) -> bool:
         """Return whether the event waits for another repository at its path.

@@ -139,5 +139,5 @@ def find_differing(
 def list_generations(states: Collection[RepositoryState]) -> dict[str, int]:
     """Return the newest generation of each path that the log knows, deleted ones included."""
     places = [(state.path, state.generation) for state in states]
-    places += [(stay.path, stay.generation) for state in states for stay in state.stays]
+    places += [(stay.path, stay.generation) for state in states for stay in (*state.left, *state.stays)]
     return dict(sorted(places, key=lambda place: place[1]))
