@@ -11,7 +11,7 @@ from testing.faults.campaign.history import of_kind
 from testing.faults.campaign.judge import is_late, judge
 from testing.faults.campaign.page import make_table
 from testing.faults.campaign.running import Plan, run
-from testing.faults.campaign.table import FAULTS
+from testing.faults.campaign.table import BROKERS, FAULTS
 
 pytestmark = [pytest.mark.processes, pytest.mark.hunt]
 
@@ -45,3 +45,9 @@ def test_three_hundred_kills_under_load(tmp_path: Path, told: Told) -> None:
 @pytest.mark.timeout(1800)
 def test_five_minutes_of_every_kind_of_fault(tmp_path: Path, told: Told) -> None:
     keeps_every_promise(Plan(seed=20261122, seconds=300.0), tmp_path, told)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_every_kind_of_fault_of_three_brokers(tmp_path: Path, told: Told) -> None:
+    keeps_every_promise(Plan(seed=SEED, faults=BROKERS, strikes=len(BROKERS)), tmp_path, told)

@@ -14,7 +14,7 @@ from testing.faults.campaign.history import Seen, read
 from testing.faults.campaign.judge import judge
 from testing.faults.campaign.page import make_table, write_page
 from testing.faults.campaign.running import Plan, run
-from testing.faults.campaign.table import FAULTS
+from testing.faults.campaign.table import EVERY, Fault
 
 
 @click.command()
@@ -28,7 +28,7 @@ from testing.faults.campaign.table import FAULTS
 def main(seed: int | None, seconds: float, only: str, files: tuple[Path, ...], writes_page: bool) -> None:
     """Let every fault strike a real installation under load, and exit with 1 if a promise was broken."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # else services in namespaces of their own would stay
-    histories = [read(file) for file in files] or [_run(seed, seconds, only)]
+    histories = [read(file) for file in files] or _run_each(seed, seconds, only)
     if writes_page:
         write_page(histories)
     click.echo(make_table(histories))
@@ -37,10 +37,16 @@ def main(seed: int | None, seconds: float, only: str, files: tuple[Path, ...], w
     sys.exit(bool(violations))
 
 
-def _run(seed: int | None, seconds: float, only: str) -> list[Seen]:
+def _run_each(seed: int | None, seconds: float, only: str) -> list[list[Seen]]:
+    """Run a campaign with each number of brokers that a wanted fault needs."""
     seed = random.randrange(10**6) if seed is None else seed
     click.echo(f"seed {seed}")
-    wanted = [fault for fault in FAULTS if not only or fault.id in only.split(",")]
+    wanted = [fault for fault in EVERY if not only or fault.id in only.split(",")]
+    brokers = sorted({fault.brokers for fault in wanted})
+    return [_run(seed, seconds, [fault for fault in wanted if fault.brokers == each]) for each in brokers]
+
+
+def _run(seed: int, seconds: float, wanted: list[Fault]) -> list[Seen]:
     folder = Path(tempfile.mkdtemp(prefix="campaign-"))
     seen = run(Plan(seed=seed, faults=wanted, seconds=seconds, strikes=len(wanted)), folder)
     kept = folder.with_suffix(".jsonl")

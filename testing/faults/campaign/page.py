@@ -6,7 +6,7 @@ from pathlib import Path
 
 from testing.faults.campaign.history import Seen, of_kind
 from testing.faults.campaign.judge import find_recoveries, is_late, judge, tell_seconds
-from testing.faults.campaign.table import FAULTS
+from testing.faults.campaign.table import EVERY
 
 PAGE = Path(__file__).parents[3] / "docs/reliability.md"
 BEGIN, END = "<!-- the table of a run: begin -->", "<!-- the table of a run: end -->"
@@ -25,13 +25,13 @@ def make_table(histories: Sequence[Sequence[Seen]]) -> str:
     violations = [violation for seen in histories for violation in judge(seen)]
     late, pushes = sum(map(is_late, violations)), sum(len(of_kind(seen, "pushed")) for seen in histories)
     rows = []
-    for fault in FAULTS:
+    for fault in EVERY:
         own = [each for each in recoveries if each.fault.who == fault.id]
         if own:
             median, worst = tell_seconds(own)
             cells = (fault.does, fault.promised, len(own), median, worst, sum(each.repeats for each in own))
             rows.append("| " + " | ".join(map(str, cells)) + " |")
-    seeds = ", ".join(each.who for seen in histories for each in of_kind(seen, "began"))
+    seeds = ", ".join(dict.fromkeys(each.who for seen in histories for each in of_kind(seen, "began")))
     return "\n".join(
         [
             f"Seeds {seeds}: {pushes} pushes, {len(recoveries)} faults of {len(rows)} kinds.",

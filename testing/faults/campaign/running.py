@@ -31,7 +31,7 @@ class Plan:
     """What to do: the seed decides in which order `faults` strike, for `seconds` and until there were so many `strikes`.
 
     Each strikes once before any strikes again. Between two are up to `pause` seconds, by chance. An installation that `is_whole`
-    recovers from each before the next.
+    recovers from each before the next. All faults need the same number of brokers.
     """
 
     seed: int
@@ -54,7 +54,8 @@ def draw(plan: Plan) -> Iterator[tuple[Fault, random.Random]]:
 def run(plan: Plan, folder: Path) -> list[Seen]:
     """Run one campaign in an empty folder; the history, which is in its file `history.jsonl` too."""
     history = History(folder / "history.jsonl")
-    with Site(folder, history, is_whole=plan.is_whole) as site:
+    [brokers] = {fault.brokers for fault in plan.faults}
+    with Site(folder, history, is_whole=plan.is_whole, brokers=brokers) as site:
         history.add("began", str(plan.seed), destinations=site.destinations)
         names = [f"repository-{number}" for number in range(REPOSITORIES)]
         create(site.cluster, names)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What is struck: a whole installation with two of each service that may be two, its brokers and its receivers.
 
-Kafka is behind a proxy, aggregators and notifiers have machines of their own, the services' clocks can be set, and mirror beta
-and the master have disks of their own where this user may mount.
+Kafka is one broker behind a proxy, or three; aggregators and notifiers have machines of their own, the services' clocks can be
+set, and mirror beta and the master have disks of their own where this user may mount.
 """
 
 import os
@@ -27,6 +27,7 @@ from testing.faults.delay import BehindProxy, DelayingProxy
 from testing.faults.wrong_clock import clocked
 from testing.services.aws import Aws
 from testing.services.guard import descendants
+from testing.services.kafka.cluster import KafkaCluster
 from testing.services.rabbitmq import RabbitMQ
 from testing.warm import is_stem
 
@@ -42,10 +43,13 @@ EXPECTED_EXITS = (None, 0, -signal.SIGKILL, -signal.SIGTERM)
 
 
 class Site:
-    """An installation that runs while it is entered. Without `is_whole` it has only its services, warm, on the embedded log."""
+    """An installation that runs while it is entered. Without `is_whole` it has only its services, warm, on the embedded log.
 
-    def __init__(self, folder: Path, history: History, *, is_whole: bool) -> None:
-        self.folder, self.history, self.is_whole = folder, history, is_whole
+    Of three `brokers` there is no single `kafka`, and no `proxy`: they are `several`.
+    """
+
+    def __init__(self, folder: Path, history: History, *, is_whole: bool, brokers: int = 1) -> None:
+        self.folder, self.history, self.is_whole, self._brokers = folder, history, is_whole, brokers
         self.load, self.pushers = Load(), list[Pusher]()
         self.random = random.Random(0)
         # The mirrors that a fault has taken away now, and how an endpoint in trouble answers.
@@ -128,13 +132,19 @@ class Site:
             self.cluster = Cluster(self.folder, "--log", self._open_log(f"sqlite:///{str(self.folder)[1:]}/log.db"))
             self._opened.callback(self.cluster.close)
             return
-        self.proxy = enter(DelayingProxy(delay=0.0))
-        self.kafka, self.rabbitmq = enter(BehindProxy(self.proxy)), enter(RabbitMQ())
+        if self._brokers == 1:
+            self.proxy = enter(DelayingProxy(delay=0.0))
+            self.kafka = enter(BehindProxy(self.proxy))
+            url = self.kafka.url
+        else:
+            self.several = enter(KafkaCluster())
+            url = self.several.url
+        self.rabbitmq = enter(RabbitMQ())
         self.hooks, self.cloud = enter(Endpoint(self._answer_hook)), enter(Endpoint(self._answer_cloud))
         self.amqp = self.rabbitmq.vhost()
         for name in ("master", "beta"):
             self._mount(self.folder / "repos" / name)
-        self.cluster = Cluster(self.folder, "--log", self._open_log(self.kafka.url), "--pulse", self.amqp, warm=False)
+        self.cluster = Cluster(self.folder, "--log", self._open_log(url), "--pulse", self.amqp, warm=False)
         self._opened.callback(self.cluster.close)
         with self.cluster.config.open("a") as file:
             file.write(self._destinations())

@@ -7,19 +7,23 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import kombu
 
+from hgext.vcsreplicator.aggregator.loading import IDENTITY
 from hgext.vcsreplicator.demo.layout import EXCHANGES
+from hgext.vcsreplicator.log import EVENTS
 from hgext.vcsreplicator.status.follower import read_picture
 from hgext.vcsreplicator.words.roster import MirrorState
 from testing.builders.notifier.endpoint import Reply, Request
 from testing.faults.campaign.site import CI, Site
 from testing.faults.wrong_clock import set_clock
 from testing.services.guard import descendants
+from testing.services.kafka.cluster import Member
 from testing.waiting import eventually
 from testing.warm import is_stem
 
@@ -185,6 +189,72 @@ def log_without_answers(site: Site) -> Iterator[None]:
     site.proxy.answers.clear()
     yield
     site.proxy.answers.set()
+
+
+def leader(site: Site) -> int:
+    """The broker that leads the busiest partition of `events`."""
+    ends = site.log.ends(EVENTS)
+    return site.several.leader(EVENTS, max(ends, key=lambda partition: ends[partition]))
+
+
+def coordinator(site: Site) -> int:
+    """The broker that coordinates the aggregators' transactions."""
+    return site.several.coordinator("transaction", IDENTITY)
+
+
+def controller(site: Site) -> int:
+    return site.several.controller()
+
+
+def _wait_in_sync(site: Site) -> None:
+    """As an administrator does before another broker may be away: each partition has all its copies."""
+    eventually(site.several.is_in_sync, "all copies are in sync", timeout=120.0, every=1.0)
+
+
+def broker_killed(find: Callable[[Site], int]) -> Strike:
+    """SIGKILL to one of three brokers."""
+
+    @contextmanager
+    def strike(site: Site) -> Iterator[None]:
+        _wait_in_sync(site)
+        broker = site.several.brokers[find(site)]
+        broker.kill()
+        yield
+        broker.start()
+
+    return strike
+
+
+@contextmanager
+def broker_stopped(site: Site) -> Iterator[None]:
+    """SIGSTOP to the broker that leads most."""
+    _wait_in_sync(site)
+    broker = site.several.brokers[leader(site)]
+    broker.pause()
+    yield
+    broker.resume()
+
+
+@contextmanager
+def two_brokers_killed(site: Site) -> Iterator[None]:
+    """SIGKILL to two of three brokers."""
+    _wait_in_sync(site)
+    lost = site.random.sample(list(site.several.brokers.values()), 2)
+    for broker in lost:
+        broker.kill()
+    yield
+    with ThreadPoolExecutor(2) as starting:  # neither answers alone
+        list(starting.map(Member.start, lost))
+
+
+@contextmanager
+def brokers_restarted(site: Site) -> Iterator[None]:
+    """Each broker is restarted in turn, once all copies are in sync."""
+    for broker in site.several.brokers.values():
+        _wait_in_sync(site)
+        broker.stop()
+        broker.start()
+    yield
 
 
 @contextmanager

@@ -24,7 +24,8 @@ HOUR = 3600.0
 class Fault:
     """A row of the table. It lasts `hold` seconds, and is over by `within` seconds after its end.
 
-    Of the mirrors that it `spares` nothing is promised meanwhile. A fault that `is_plain` needs no brokers and receivers.
+    Of the mirrors that it `spares` nothing is promised meanwhile. A fault that `is_plain` needs no brokers and receivers; others
+    need so many `brokers` of Kafka.
     """
 
     id: str
@@ -35,6 +36,7 @@ class Fault:
     within: float = SOON
     spares: tuple[str, ...] = ()
     is_plain: bool = False
+    brokers: int = 1
 
 
 OUTBOX = "pushes are accepted and wait in the outbox"
@@ -439,4 +441,44 @@ DISKS = (
         spares=("beta",),
     ),
 )
+_of_three = functools.partial(Fault, promised="another broker takes over", within=KAFKA, brokers=3)
+BROKERS = (
+    _of_three(
+        id="broker-leader-killed",
+        does="one of three brokers, which leads most of `events`: `kill -9`, 10 s",
+        strike=strikes.broker_killed(strikes.leader),
+        hold=10.0,
+    ),
+    _of_three(
+        id="broker-coordinator-killed",
+        does="one of three brokers, the coordinator of the aggregators: `kill -9`, 10 s",
+        strike=strikes.broker_killed(strikes.coordinator),
+        hold=10.0,
+    ),
+    _of_three(
+        id="broker-controller-killed",
+        does="one of three brokers, the controller: `kill -9`, 10 s",
+        strike=strikes.broker_killed(strikes.controller),
+        hold=10.0,
+    ),
+    _of_three(
+        id="broker-stopped",
+        does="one of three brokers: SIGSTOP for 20 s",
+        strike=strikes.broker_stopped,
+        hold=20.0,
+    ),
+    _of_three(
+        id="brokers-restarted", does="three brokers: restarted one after the other", strike=strikes.brokers_restarted
+    ),
+    _of_three(
+        id="two-brokers-killed",
+        does="two of three brokers: `kill -9`, 20 s",
+        promised=WAITS,
+        strike=strikes.two_brokers_killed,
+        hold=20.0,
+        within=HEALS,
+    ),
+)
+# The faults of an installation with one broker, and all.
 FAULTS = (*_of_each_service(), *PROCESSES, *_of_each_clock(), *LOG, *RECEIVERS, *DISKS)
+EVERY = (*FAULTS, *BROKERS)
