@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The blob stores keep one contract: a folder, and S3 as `moto` serves it."""
 
+import contextlib
 import dataclasses
 import errno
 import hashlib
@@ -10,14 +11,16 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import boto3
 import pytest
 
 from hgext.vcsreplicator.log.blobs import open_blobs
 from hgext.vcsreplicator.words.errors import MalformedEvent, NoRoom, Unavailable
-from hgext.vcsreplicator.words.wire import BundlePlace
+from hgext.vcsreplicator.words.wire import Attachment, BundlePlace
 from testing.faults.permission import under
 
 pytestmark = pytest.mark.processes
@@ -72,7 +75,7 @@ def test_of_files_that_are_no_blobs_only_what_a_kill_left_goes_by_age(tmp_path):
 
 def test_what_is_not_as_the_event_says_is_refused(blobs):
     attachment = blobs.put(iter(PIECES))
-    with pytest.raises(MalformedEvent, match="another hash"):
+    with pytest.raises(MalformedEvent, match=r"another hash|more bytes"):
         blobs.open(dataclasses.replace(attachment, size=7))
     with pytest.raises(MalformedEvent, match=r"expected the hash and \.hg"):
         blobs.open(dataclasses.replace(attachment, name="../../etc/passwd"))
@@ -86,6 +89,43 @@ def test_a_blob_of_another_size_is_refused_unread(tmp_path):
     os.truncate(file, 1 << 40)
     with pytest.raises(MalformedEvent, match="1099511627776 bytes"):
         blobs.open(attachment)
+
+
+class EndlessObject(BaseHTTPRequestHandler):
+    """An S3 whose objects are as long as it is asked for, and longer; counts what it sends."""
+
+    protocol_version = "HTTP/1.1"
+    size, sent, most = 4096, 0, 256 << 20
+
+    def do_HEAD(self):
+        self.send_response(200)
+        self.send_header("Content-Length", str(self.size))
+        self.end_headers()
+
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        with contextlib.suppress(ConnectionError):
+            while type(self).sent < self.most:
+                self.wfile.write(b"100000\r\n" + bytes(1 << 20) + b"\r\n")
+                type(self).sent += 1 << 20
+
+    def log_message(self, *_):
+        pass
+
+
+def test_no_more_is_read_of_an_object_than_the_event_names(monkeypatch):
+    with ThreadingHTTPServer(("127.0.0.1", 0), EndlessObject) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+        sha256 = "0" * 64
+        size = EndlessObject.size
+        attachment = Attachment(where=BundlePlace.BLOB, size=size, sha256=sha256, name=f"{sha256}.hg")
+        with pytest.raises(MalformedEvent, match="more bytes than the event names"):
+            open_blobs("s3://bucket").open(attachment)
+        assert EndlessObject.sent < EndlessObject.most
+        server.shutdown()
 
 
 @pytest.mark.parametrize("url", ["file:///proc/no/blobs/here", "s3://no-such-bucket-of-ours"])

@@ -153,10 +153,17 @@ class S3Blobs:
         return attachment
 
     def open(self, attachment: Attachment) -> IO[bytes]:
-        key = self._find_key(attachment)
+        key, left = self._find_key(attachment), min(attachment.size or 0, BUNDLE_LIMIT)
+
+        def count(size: int) -> None:
+            nonlocal left
+            left -= size
+            if left < 0:
+                raise MalformedEvent(f"blob {attachment.name}: more bytes than the event names")
+
         with _closed_on_error(tempfile.TemporaryFile()) as file:
             with _translate_errors(self._bucket):
-                self._client.download_fileobj(self._bucket, key, file)
+                self._client.download_fileobj(self._bucket, key, file, Callback=count)
             _check(file, attachment)
         return file
 
