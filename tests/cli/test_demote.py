@@ -38,6 +38,9 @@ def test_pushes_that_a_former_master_did_not_send_can_be_pushed_again(tmp_path: 
         shutil.copytree(master.root / "one", master.root / "damaged")
         [segment] = (master.root / "damaged" / ".hg" / "store").glob("outbox.0*.log")
         segment.write_bytes(segment.read_bytes().replace(b"dana", b"xxxx"))
+        shutil.copytree(master.root / "one", master.root / "spoilt")
+        (master.root / "spoilt" / ".hg" / "requires").write_text("shared\nstore\n")
+        (master.root / "spoilt" / ".hg" / "sharedpath").write_bytes(b"a\0b")
         master.operate("-R", str(master.root / "moved"), "replicaterename", "--yes", str(master.root / "three"))
         master.operate("init", str(master.root / "two"))
         master.operate("-R", str(master.root / "two"), "replicatedelete", "--yes")
@@ -48,15 +51,16 @@ def test_pushes_that_a_former_master_did_not_send_can_be_pushed_again(tmp_path: 
         log.append([NewRecord(topic=SERVICES, key=MASTER_KEY, value=to_json(record))])
         result = CliRunner().invoke(demote.command, words, standalone_mode=False)
         said = result.output
-        assert said.count("one: event 3: push 2 of dana, ") == 2
+        assert said.count("one: event 3: push 2 of dana, ") == 3
         assert "two: event 2: deleted, " in said
         assert "three: event 3: renamed, " in said
         bundles = sorted((tmp_path / "saved").iterdir())
         assert len(bundles) == 2, "a rename adds no changesets"
         assert all(f"hg unbundle {each} && hg push" in said for each in bundles)
-        assert "5 events were not sent" in said
+        assert "6 events were not sent" in said
+        assert f"{master.root}/spoilt: not saved: lstat: embedded null character in path" in said
         assert f"{master.root}/damaged: not saved: " in said
-        assert "1 repositories could not be read" in str(result.exception)
+        assert "2 repositories could not be read" in str(result.exception)
         with pytest.raises(Refused, match="/saved: File exists; expected the path of a new folder"):
             CliRunner().invoke(demote.command, words, catch_exceptions=False, standalone_mode=False)
         copy = str(tmp_path / "copy")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A running master hands over what the log has of it, and may go on until the new master sends."""
 
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -103,6 +104,51 @@ def test_a_master_is_handed_over_once_the_log_has_all_of_its_events(it: Installa
     assert made is not None, "the file is void from now on"
     with running_relay(master.settings(), it.log):
         assert RECORDED in master.push("two")
+
+
+def require_unknown(repository: Path) -> None:
+    (repository / ".hg" / "requires").write_text("novelty\n")
+
+
+def cut_changelog(repository: Path) -> None:
+    os.truncate(repository / ".hg" / "store" / "00changelog.i", 63)
+
+
+def damage_outbox(repository: Path) -> None:
+    [segment] = (repository / ".hg" / "store").glob("outbox.0*.log")
+    segment.write_bytes(segment.read_bytes().replace(b"dana", b"xxxx"))
+
+
+@pytest.mark.parametrize("spoil", [require_unknown, cut_changelog, damage_outbox])
+def test_a_repository_that_an_account_spoilt_is_named(it: Installation, spoil: Callable[[Path], None]) -> None:
+    master = it.master
+    with running_relay(master.settings(), it.log):
+        for name in ("one", "two"):
+            master.create(name)
+            master.commit(name, "sent")
+            master.push(name)
+    spoil(master.root / "one")
+    with pytest.raises(Refused, match=rf"{master.root}/one: \S"):
+        it.hand_over()
+    assert not it.file.exists()
+    assert "is the master; " in it.hand_over("--undo")
+    assert master.outbox("two").fork() is None
+
+
+@pytest.mark.timeout(60)
+def test_no_lock_that_an_account_keeps_holds_up_a_handover(it: Installation) -> None:
+    master = it.master
+    with running_relay(master.settings(), it.log):
+        for name in ("one", "two"):
+            master.create(name)
+    it.hand_over()
+    with master.outbox("one").sending(wait=True):
+        with pytest.raises(Refused, match=rf"{master.root}/one: events are not in the log, or a push is on its way"):
+            it.hand_over()
+        with pytest.raises(Refused, match=rf"1 repositories may refuse pushes:\n{master.root}/one: another process"):
+            it.hand_over("--undo")
+        assert master.outbox("two").fork() is None
+    assert "1 repositories accept pushes again" in it.hand_over("--undo")
 
 
 def test_what_a_false_promotion_left_is_cleared_once_the_master_is_taken_back(it: Installation) -> None:

@@ -6,7 +6,7 @@ import errno
 import pytest
 
 from hgext.vcsreplicator.words.errors import MalformedEvent, Unavailable
-from hgext.vcsreplicator.words.unexpected import TRACEBACK_KEPT, fault
+from hgext.vcsreplicator.words.unexpected import OUT_OF_MEMORY, TRACEBACK_KEPT, describe, fault
 
 
 def raised(error: Exception) -> Exception:
@@ -42,6 +42,19 @@ def test_an_error_that_cannot_be_told_is_kept_all_the_same() -> None:
     assert found is not None
     assert found.reason == "unexpected Silent: no text: ValueError"
     assert "in raised" in found.traceback
+
+
+def test_an_error_behind_a_lack_of_memory_says_so() -> None:
+    def fail() -> None:
+        try:
+            raise MemoryError
+        except MemoryError:
+            raise ValueError("not readable")  # noqa: B904
+
+    with pytest.raises(ValueError, match="not readable") as found:
+        fail()
+    assert describe(found.value) == describe(MemoryError()) == OUT_OF_MEMORY
+    assert (describe(ValueError("x")), describe(KeyError())) == ("x", "KeyError")
 
 
 def test_what_is_kept_is_bounded() -> None:

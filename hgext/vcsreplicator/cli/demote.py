@@ -8,8 +8,6 @@ from urllib.parse import quote
 
 import click
 
-from pushlog.store.frames import TornRecord
-
 from ..config import Config
 from ..hg.master.creation import DELETED, NOTES
 from ..hg.promoting import save_changesets
@@ -18,8 +16,9 @@ from ..outbox.entry import Entry, MirrorNeeds
 from ..outbox.file import outbox_of
 from ..relay.mastership import fork_of_former, read_master
 from ..relay.scan import find_repositories
-from ..words.errors import Refused, ReplicationError, visible
+from ..words.errors import Refused, visible
 from ..words.event import Type
+from ..words.unexpected import describe
 from .options import log_of, relay_of, with_config
 from .requests import when
 
@@ -57,9 +56,9 @@ def command(config: Config, output: str) -> None:
                 file = str(folder / f"{number}-{quote(unsent[0].event.path, safe='')[:200]}.hg")
                 if save_changesets(repositories, repository, min(map(_find_first, unsent)), file):
                     click.echo(f"  in a clone from the new master: hg unbundle {shlex.quote(file)} && hg push")
-        except (ReplicationError, TornRecord, OSError) as error:
+        except Exception as error:  # accounts may write there
             unreadable += 1
-            click.echo(f"{visible(repository)}: not saved: {error}", err=True)
+            click.echo(visible(f"{repository}: not saved: {describe(error)}"), err=True)
     click.echo(f"{count} events were not sent", err=True)
     if unreadable:
         raise Refused(f"{unreadable} repositories could not be read; look at each before you remove anything")

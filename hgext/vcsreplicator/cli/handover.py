@@ -3,13 +3,11 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
 import click
-
-from pushlog.store.frames import TornRecord
 
 from ..config import Config
 from ..hg.master.creation import DELETED, NOTES
@@ -18,19 +16,22 @@ from ..hg.relaying import MasterRepositories
 from ..log import Log
 from ..log.ownership import name_owner
 from ..mirror.jobs.promotion import HandedRepository, Handover, find_overtaken, find_rivals
-from ..outbox.file import outbox_of
+from ..outbox.file import Outbox, outbox_of
 from ..relay.mastership import HANDED_OVER, fork_of_former, read_master, take_back
 from ..relay.scan import find_repositories, may_hold_repositories
 from ..relay.settings import RelaySettings
 from ..status.follower import Follower
-from ..words.errors import MalformedEvent, Refused, ReplicationError, visible
+from ..words.errors import Refused, visible
 from ..words.shape import to_json
+from ..words.unexpected import describe
 from .options import log_of, relay_of, with_config, with_wait
 
 # Seconds between two looks at what is not sent yet.
 LOOK = 0.5
 # Repositories that one refusal names.
 NAMED = 20
+# What an operator can do about a closed repository that cannot be handed over.
+REPAIR = "repair it, or move it out of the root, then run this again"
 
 
 @click.command()
@@ -54,7 +55,7 @@ def command(config: Config, output: str | None, undo: bool, wait: float) -> None
             raise Refused(f"{root} belongs to another user{owner}")
     with log_of(config) as log:
         if output is None:
-            count = _take_back(relay, log)
+            count = _take_back(relay, log, wait)
             click.echo(f"{relay.source} is the master; {count} repositories accept pushes again: start its relay")
             return
         known = read_master(log)
@@ -87,8 +88,8 @@ def _close_those_sent(relay: RelaySettings, repositories: MasterRepositories) ->
             try:
                 if not close_outbox(repositories.open(folder), HANDED_OVER):
                     yield f"{folder}: events are not in the log, or a push is on its way; does the relay run?"
-            except (ReplicationError, TornRecord, OSError) as error:
-                yield f"{folder}: {error}"
+            except Exception as error:  # accounts may write there
+                yield f"{folder}: {describe(error)}"
         for folder in find_repositories(os.path.join(root, NOTES, DELETED)):
             yield f"{folder}: its deletion is not in the log; does the relay run?"
     yield from (str(error) for error in unreadable if may_hold_repositories(error))
@@ -97,14 +98,17 @@ def _close_those_sent(relay: RelaySettings, repositories: MasterRepositories) ->
 def _read_all(relay: RelaySettings, repositories: MasterRepositories) -> Iterator[HandedRepository]:
     for root in relay.roots:
         for folder in find_repositories(root):
-            fingerprint, hgrc = read_handed(repositories, folder)
+            try:
+                fingerprint, hgrc = read_handed(repositories, folder)
+                newest = outbox_of(folder).newest()
+                assert newest is not None
+            except Exception as error:  # as above
+                raise Refused(f"{visible(folder)}: cannot be read: {describe(error)}; {REPAIR}") from error
             if hgrc is None and os.path.lexists(path := os.path.join(folder, ".hg", "hgrc")):
                 click.echo(
                     f"{visible(path)}: not handed over, because other users may have written it; read it, and copy it by hand",
                     err=True,
                 )
-            newest = outbox_of(folder).newest()
-            assert newest is not None
             yield HandedRepository(path=newest.path, fingerprint=fingerprint, hgrc=hgrc)
 
 
@@ -122,22 +126,23 @@ def _write(file: Path, content: bytes) -> None:
         raise Refused(f"{file}: cannot be written: {error.strerror}") from error
 
 
-def _take_back(relay: RelaySettings, log: Log) -> int:
+def _take_back(relay: RelaySettings, log: Log, wait: float) -> int:
     """Continue as the master, and return how many repositories accept pushes again.
 
     Those that refuse them for a reason other than a handover or a promotion still do.
     """
     known = read_master(log)
     others = frozenset[str]() if known is None else {known.source, *known.replaces} - {relay.source}
-    boxes = [outbox_of(folder) for root in relay.roots for folder in find_repositories(root)]
+    boxes = {folder: outbox_of(folder) for root in relay.roots for folder in find_repositories(root)}
     here, sent = dict[str, int](), dict[int, int]()
-    for box in boxes:
-        with suppress(MalformedEvent, TornRecord):  # `check` names what is damaged
+    for box in boxes.values():
+        with suppress(Exception):  # `check` names what is damaged
             if (newest := box.newest()) is not None:
                 here[newest.repository] = newest.seq
-        mark = box.sent()
-        if mark is not None and mark.partition is not None and mark.offset is not None:
-            sent[mark.partition] = max(mark.offset, sent.get(mark.partition, -1))
+        with suppress(OSError):
+            mark = box.sent()
+            if mark is not None and mark.partition is not None and mark.offset is not None:
+                sent[mark.partition] = max(mark.offset, sent.get(mark.partition, -1))
     with closing(Follower(log)) as follower:
         now, picture = follower.present(), follower.picture
     problems = [
@@ -147,11 +152,45 @@ def _take_back(relay: RelaySettings, log: Log) -> int:
     if problems:
         raise Refused("\n".join(map(visible, problems[:NAMED])))
     take_back(log, relay.source, sent)
-    count = 0
-    for box in boxes:
-        with box.sending(wait=True):
-            fork = box.fork()
-            if fork is not None and fork.master is not None:
-                box.set_fork(None)
-                count += 1
-    return count
+    return _open_all(boxes, wait)
+
+
+def _open_all(closed: Mapping[str, Outbox], wait: float) -> int:
+    """Make repositories accept pushes again, by folder; return how many refused them.
+
+    Raises Refused if some cannot be opened in time, having opened the others.
+    """
+    left, count, end = dict(closed), 0, time.monotonic() + wait
+    while True:
+        reasons = dict[str, str]()
+        for folder, box in list(left.items()):
+            try:
+                count += _open_one(box)
+                del left[folder]
+            except Exception as error:  # accounts may write there
+                reasons[folder] = describe(error)
+        if not reasons:
+            return count
+        if time.monotonic() > end:
+            problems = [f"{folder}: {reason}" for folder, reason in reasons.items()]
+            raise Refused(
+                "\n".join(
+                    (
+                        f"this is the master; {len(problems)} repositories may refuse pushes:",
+                        *map(visible, problems[:NAMED]),
+                    )
+                )
+            )
+        time.sleep(LOOK)
+
+
+def _open_one(box: Outbox) -> bool:
+    """Make a repository accept pushes again; return whether a handover or a promotion had closed it."""
+    with box.sending(wait=False) as alone:
+        if not alone:
+            raise Refused("another process sends its events")
+        fork = box.fork()
+        is_closed = fork is not None and fork.master is not None
+        if is_closed:
+            box.set_fork(None)
+        return is_closed

@@ -15,7 +15,7 @@ from mercurial.utils import stringutil
 from ..outbox.entry import Entry, MirrorNeeds
 from ..outbox.file import Fork, Outbox, outbox_of
 from ..outbox.folder import open_regular
-from ..words.errors import Refused, ReplicationError
+from ..words.errors import Refused
 from ..words.event import NO_CHANGES, Event, MasterSettings, NamedEvent, Tip, Type
 from ..words.value import replace
 from . import hashes
@@ -40,11 +40,12 @@ def close_outbox(repo: localrepository, wanted: Fork) -> bool:
     """
     box = Outbox(repo.svfs)
     try:
-        with repo.lock(wait=False), box.sending(wait=True):
+        # An account may hold either lock for ever.
+        with repo.lock(wait=False), box.sending(wait=False) as alone:
             fork = box.fork()
             if fork is not None and fork != wanted:
                 raise Refused(f"it refuses pushes: {fork.reason}; see: vcsreplicator check")
-            if box.newest() is None or box.has_unsent() or repo.svfs.exists(b"journal"):
+            if not alone or box.newest() is None or box.has_unsent() or repo.svfs.exists(b"journal"):
                 return False
             if fork is None:
                 box.set_fork(wanted)
@@ -95,7 +96,7 @@ def read_copy(opener: RepositoryOpener, folder: str) -> Fingerprint | None:
     try:
         repo = opener.open(folder)
         return hashes.fingerprint(repo, lambda: replicated.read(repo))
-    except (error.Error, ReplicationError, OSError, ValueError):
+    except Exception:  # a file of it is damaged, in any way
         return None
 
 

@@ -14,6 +14,7 @@ from ..outbox.file import SEGMENT, Outbox, outbox_of
 from ..outbox.folder import remove_folder
 from ..status import SILENT
 from ..words.records import ServiceTrouble
+from ..words.unexpected import describe
 from .jobs import Job
 from .lacking import find_trouble
 from .loss import LossWatch
@@ -278,7 +279,7 @@ def _report_unreadable(folder: str, error: OSError, now: float, *, is_root: bool
 
 def _report_failed_look(folder: str, error: Exception, now: float) -> ServiceTrouble:
     logger.error("look at a repository failed", folder=folder, kind=type(error).__name__, reason=str(error))
-    text = f"{folder}: cannot be examined: {str(error) or type(error).__name__}; find out who wrote there"
+    text = f"{folder}: cannot be examined: {describe(error)}; find out who wrote there"
     return ServiceTrouble(text=text, since=now, is_urgent=True)
 
 

@@ -17,6 +17,9 @@ TRACEBACK_KEPT = 16 * 1024
 # Characters of a reason.
 REASON_KEPT = 300
 
+# The reason of an error for which memory was lacking.
+OUT_OF_MEMORY = "more memory is needed than this process may use"
+
 
 class UnexpectedError(Rejected):
     """A record or message that cannot be handled because of an unexpected exception.
@@ -42,6 +45,18 @@ def fault(error: Exception) -> UnexpectedError | None:
         text = f"no text: {type(other).__name__}"
     reason = f"unexpected {type(error).__name__}: {text}"[:REASON_KEPT]
     return UnexpectedError(" ".join(reason.split()), "".join(_format_traceback(error))[-TRACEBACK_KEPT:])
+
+
+def describe(error: Exception) -> str:
+    """Return the text of any exception, for an operator."""
+    return OUT_OF_MEMORY if lacks_memory(error) else str(error) or type(error).__name__
+
+
+def lacks_memory(error: BaseException | None) -> bool:
+    """Return whether an error, or one that led to it, is a MemoryError: Mercurial hides it behind its own."""
+    while error is not None and not isinstance(error, MemoryError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _format_traceback(error: Exception) -> list[str]:

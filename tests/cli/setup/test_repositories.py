@@ -70,6 +70,16 @@ def test_repositories_of_a_host_are_grouped_by_what_is_wrong(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("shared")
+def test_a_repository_that_an_account_spoilt_ends_no_setup(tmp_path: Path) -> None:
+    make(tmp_path, "good", "spoilt")
+    (tmp_path / "spoilt/.hg/requires").write_text("shared\nstore\n")
+    (tmp_path / "spoilt/.hg/sharedpath").write_bytes(b"a\0b")
+    examined = examine(str(tmp_path), None)
+    assert kinds(examined) == {ProblemKind.FORMAT: ["spoilt"]}
+    assert examined.replicable == 1
+
+
+@pytest.mark.usefixtures("shared")
 def test_the_command_that_setup_shows_gives_the_rights(tmp_path: Path) -> None:
     make(tmp_path, "a", "b")
     for name in ("a", "b"):

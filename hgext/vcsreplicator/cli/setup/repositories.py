@@ -21,6 +21,7 @@ from ...relay.scan import find_repositories, may_hold_repositories
 from ...status.wording import name_paths
 from ...words.errors import MalformedEvent, Refused, visible
 from ...words.path import check_path, wire_path
+from ...words.unexpected import describe
 from .answers import HG
 
 if TYPE_CHECKING:
@@ -95,7 +96,11 @@ def examine(root: str, copies: str | None) -> Examination:
     folders = tuple(sorted(find_repositories(root, unreadable.append)))
     opener, groups = MasterRepositories({root: ""}, "hg://setup"), dict[tuple[ProblemKind, str], list[str]]()
     for folder in folders:
-        for problem in (*_examine_content(folder, opener), *_examine_use(folder, root)):
+        try:
+            found = [*_examine_content(folder, opener), *_examine_use(folder, root)]
+        except Exception as error:  # accounts may write there
+            found = [(ProblemKind.FORMAT, f"cannot be opened: {describe(error)}".replace(folder, "FOLDER"))]
+        for problem in found:
             groups.setdefault(problem, []).append(folder)
     for error in filter(may_hold_repositories, unreadable if os.path.isdir(root) else ()):
         groups.setdefault((ProblemKind.READING, f"cannot be read: {error.strerror}"), []).append(str(error.filename))
