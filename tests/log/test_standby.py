@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.log import SERVICES, NewRecord, Record, topics
+from hgext.vcsreplicator.log import SERVICES, NewRecord, Record, standby, topics
 from hgext.vcsreplicator.log.standby import Rival, Sign, StandbyReader, is_gone, name_process
 from testing.builders.log.memorylog import MemoryLog
 from testing.clock import HandClock
@@ -95,11 +95,25 @@ def test_a_process_is_gone_once_it_ended_and_not_before() -> None:
     assert not is_gone(f"{name_process().partition('/')[0]}/1/{os.getpid()}/1"), "of another container"
 
 
+def test_each_look_at_a_process_reads_of_that_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that stands by looks each second: all else that it reads there is most of what it costs."""
+    name, read = name_process(), list[str]()
+
+    def read_text(path: Path) -> str:
+        read.append(str(path))
+        return path.read_bytes().decode()
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    assert not is_gone(name)
+    assert read == [f"/proc/{os.getpid()}/stat"]
+
+
 def test_a_process_that_may_not_see_the_boot_has_a_name_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path) -> str:
         raise FileNotFoundError(path)
 
     seen = name_process()
+    standby._read_space.cache_clear()
     monkeypatch.setattr(Path, "read_text", refuse)
     assert name_process() != name_process()
     assert not is_gone(seen)

@@ -6,6 +6,7 @@ never depends on a clock or on this module, which only decides when to try to ta
 clock, and only while the log answers.
 """
 
+import functools
 import os
 import threading
 import uuid
@@ -197,21 +198,31 @@ def name_process() -> str:
     Where `/proc` does not show the boot, as with `ProcSubset=pid` of systemd, it is random: such a process is waited for.
     """
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}/{os.getpid()}/{_read_start(os.getpid())}"
+        return f"{_read_space(os.getpid())}/{os.getpid()}/{_read_start(os.getpid())}"
     except OSError:
         return uuid.uuid4().hex
 
 
 def is_gone(instance: str) -> bool:
     """Return whether a process of this machine and container has ended."""
-    machine, _, process = instance.partition("/")
-    own_machine, _, own_process = name_process().partition("/")
-    space, _, process = process.partition("/")
-    if machine != own_machine or space != own_process.partition("/")[0]:
+    space, *process = instance.rsplit("/", 2)
+    try:
+        if len(process) != 2 or space != _read_space(os.getpid()):
+            return False
+    except OSError:
         return False
-    pid, _, start = process.partition("/")
+    pid, start = process
     return not pid.isdecimal() or _read_start(int(pid)) != start
+
+
+@functools.cache
+def _read_space(pid: int) -> str:
+    """Return the boot and the container of this process, which a fork may not share.
+
+    Read once: a process that stands by asks each second whether another one is gone.
+    """
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}/{os.stat(f'/proc/{pid}/ns/pid').st_ino}"
 
 
 def _read_start(pid: int) -> str:
