@@ -26,6 +26,14 @@ def test_a_worker_loads_nothing_for_log_lines() -> None:
     assert done.stdout == "False\n"
 
 
+@pytest.mark.parametrize("verb", ["aggregator", "guardian", "web"])
+def test_a_service_does_not_load_what_colours_tracebacks(verb: str) -> None:
+    load = f"import sys; from hgext.vcsreplicator.cli import verbs; verbs.program.get_command(None, {verb!r});"
+    show = "import structlog, hgext.vcsreplicator.service; print([name for name in sys.modules if name.startswith('rich')])"
+    done = subprocess.run([sys.executable, "-P", "-c", load + show], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_a_service_runs_with_standard_error_closed(tmp_path: Path) -> None:
     url, file, address = f"sqlite://{tmp_path}/log.db", tmp_path / "x.toml", str(tmp_path / "notify")
     with open_log(url, creates=True) as log:

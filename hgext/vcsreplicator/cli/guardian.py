@@ -13,7 +13,6 @@ import click
 from ..config import Config
 from ..service import configure_logging, stop_on_signals
 from ..words.errors import Refused
-from .display import console, print_listing, table
 from .options import SECONDS, log_of, run_daemon, with_config, with_json, with_yes
 
 _with_token_file = click.option(
@@ -91,6 +90,8 @@ def list_(config: Config, as_json: bool) -> None:
         found = clients.all()
     data = [{"client": each.name, "owner": each.owner, "rights": _describe_rights(each)} for each in found]
     rows = [(each.name, each.owner or "unknown", _describe_rights(each)) for each in found]
+    from .display import print_listing
+
     print_listing(data, ("client", "owner", "rights"), rows, as_json=as_json)
 
 
@@ -121,6 +122,8 @@ def watch(config: Config, once: bool, dry_run: bool) -> None:
         log = None if dry_run else opened.enter_context(log_of(config))
         found = opened.enter_context(contextlib.closing(QueueWatch(settings, config.file, log))).round()
     rows = [_list_queue_cells(each, is_dry_run=dry_run) for each in found]
+    from .display import console, table
+
     console().print(table(("queue", "messages", "consumers", "owner", "state"), [row for row in rows if row[-1]]))
 
 
@@ -160,6 +163,8 @@ def check(config: Config, client: str | None, sample: float, as_json: bool) -> N
     rows = [(each.requirement.subject, each.requirement.words, each.mark.value, each.reason) for each in results]
     keys = ("subject", "requirement", "result", "reason")
     data = [dict(zip(keys, row, strict=True)) for row in rows]
+    from .display import print_listing
+
     print_listing(data, ("who", *keys[1:]), rows, as_json=as_json)
     failed = [each.requirement for each in results if each.mark is CheckMark.FAIL]
     sys.exit(2 if any(each.is_must for each in failed) else bool(failed))

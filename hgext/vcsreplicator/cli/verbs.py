@@ -74,6 +74,9 @@ VERBS = {verb: line for group in _GROUPS.values() for verb, line in group.items(
 # Verbs that are commands of `daemons`; each other verb is a module of its own.
 DAEMONS = frozenset({"relay", "mirror", "aggregator", "notifier", "edge", "poll", "work"})
 
+# Verbs that run until they are stopped, and write log lines.
+_SERVICES = {*_GROUPS["Services"], *_GROUPS["Other services"]} - {"ssh", "pushes"}
+
 
 class _Verbs(click.Group):
     """A group that lists its verbs without importing them."""
@@ -84,6 +87,8 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in VERBS:
             return None
+        if name in _SERVICES:
+            _load_structlog()
         module, command = ("daemons", name) if name in DAEMONS else (name.replace("-", "_"), "command")
         found: click.Command = getattr(importlib.import_module(f"{__package__}.{module}"), command)
         return found
@@ -103,6 +108,14 @@ class _Verbs(click.Group):
         for group, verbs in _GROUPS.items():
             with formatter.section(group):
                 formatter.write_dl([(verb.ljust(width), line) for verb, line in verbs.items()])
+
+
+def _load_structlog() -> None:
+    """Load structlog without rich, which it loads to colour tracebacks on a terminal: a tenth of a service's memory."""
+    if not sys.modules.keys() & {"rich", "structlog"}:
+        sys.modules["rich"] = None  # type: ignore[assignment]  # as Python documents it: an import fails
+        importlib.import_module("structlog")
+        del sys.modules["rich"]
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})
