@@ -18,10 +18,14 @@ class LogWithoutTopic:
     """A log that takes `TIMEOUT` seconds of the service's time to say that it has no such topic."""
 
     def __init__(self) -> None:
-        self.now, self.asked = 1000.0, 0
+        self.now, self.asked, self.has_topic = 1000.0, 0, False
         self.on_asked: Callable[[], None] = lambda: None
+        self.taken: list[float] = []
 
-    def append(self, records: Any, *, timeout: float) -> None:
+    def append(self, records: Any, *, timeout: float) -> list[tuple[int, int]]:
+        if self.has_topic:
+            self.taken.append(self.now)
+            return [(0, 0)]
         self.asked += 1
         self.now += timeout / 2
         self.on_asked()
@@ -29,10 +33,9 @@ class LogWithoutTopic:
         raise Unavailable("no topic services")
 
 
-def test_a_log_without_the_topic_costs_little_of_a_services_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_without_the_topic_costs_little_of_a_services_time() -> None:
     log = LogWithoutTopic()
-    monkeypatch.setattr(reports.time, "monotonic", lambda: log.now)
-    reporter = reports.ServiceReporter(log, "relay hg")  # type: ignore[arg-type]
+    reporter = reports.ServiceReporter(log, "relay hg", monotonic=lambda: log.now)  # type: ignore[arg-type]
     for turn in range(120):
         # a trouble that is another one each time is reported at once where the log takes it
         reporter.report([ServiceTrouble(text=f"disk {'a' * turn} full", since=1.0)], now=log.now)
@@ -41,38 +44,34 @@ def test_a_log_without_the_topic_costs_little_of_a_services_time(monkeypatch: py
 
 
 @pytest.mark.parametrize("answers_meanwhile", [False, True], ids=["afterwards", "while a report fails"])
-def test_a_report_follows_at_once_when_the_log_answers_again(
-    monkeypatch: pytest.MonkeyPatch, answers_meanwhile: bool
-) -> None:
-    log, taken = LogWithoutTopic(), list[float]()
-    monkeypatch.setattr(reports.time, "monotonic", lambda: log.now)
-    reporter = reports.ServiceReporter(log, "relay hg")  # type: ignore[arg-type]
+def test_a_report_follows_at_once_when_the_log_answers_again(answers_meanwhile: bool) -> None:
+    log = LogWithoutTopic()
+    reporter = reports.ServiceReporter(log, "relay hg", monotonic=lambda: log.now)  # type: ignore[arg-type]
     for _ in range(3):
         log.now += reports.REST
         if answers_meanwhile:
             log.on_asked = reporter.note_answer
         reporter.report([], now=log.now)
     assert log.asked == 3
-    monkeypatch.setattr(log, "append", lambda records, *, timeout: taken.append(log.now) or [(0, 0)])
+    log.has_topic = True
     log.now += 0.1
     if not answers_meanwhile:
         reporter.report([], now=log.now)
-        assert taken == []
+        assert log.taken == []
         reporter.note_answer()
     assert reporter.due <= log.now
     reporter.report([], now=log.now)
-    assert taken == [log.now]
+    assert log.taken == [log.now]
     reporter.note_answer()
     reporter.report([], now=log.now)
-    assert taken == [log.now]
+    assert log.taken == [log.now]
 
 
-def test_a_trouble_whose_text_differs_in_a_number_is_no_other_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trouble_whose_text_differs_in_a_number_is_no_other_trouble() -> None:
     clock = HandClock()
-    monkeypatch.setattr(reports.time, "monotonic", clock.monotonic)
     log = MemoryLog(clock=clock)
     log.create(topics())
-    reporter = reports.ServiceReporter(log, "relay hg")
+    reporter = reports.ServiceReporter(log, "relay hg", monotonic=clock.monotonic)
 
     def report(*texts: str) -> int:
         """How many reports the log has afterwards."""
@@ -88,13 +87,14 @@ def test_a_trouble_whose_text_differs_in_a_number_is_no_other_trouble(monkeypatc
     assert report("/repos/1: cannot be read: damaged", texts[0].replace("/repos/1", "/repos/2")) == 4
 
 
-def test_a_process_that_reports_as_the_same_service_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_reports_as_the_same_service_is_found() -> None:
     clock = HandClock()
-    monkeypatch.setattr(reports.time, "monotonic", clock.monotonic)
     log = MemoryLog(clock=clock)
     log.create(topics())
-    former, first, second = (reports.ServiceReporter(log, "relay hg") for _ in range(3))
-    destination = reports.ServiceReporter(log, "destination hooks")
+    former, first, second, destination = (
+        reports.ServiceReporter(log, name, monotonic=clock.monotonic)
+        for name in (*["relay hg"] * 3, "destination hooks")
+    )
     reader = log.reader({(SERVICES, 0): 0})
 
     def report(seconds: float, *reporters: reports.ServiceReporter) -> list[bool]:

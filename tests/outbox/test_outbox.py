@@ -66,8 +66,14 @@ def test_a_marker_that_is_lost_or_torn_means_everything_again(box, tmp_path):
     assert box.has_unsent()
 
 
-def test_a_new_segment_goes_on_where_the_old_one_ended(box, monkeypatch):
+@pytest.fixture
+def short_segments(monkeypatch):
+    """Each append begins a segment."""
     monkeypatch.setattr(outbox_file, "SEGMENT_SIZE", 1)
+
+
+@pytest.mark.usefixtures("short_segments")
+def test_a_new_segment_goes_on_where_the_old_one_ended(box):
     made = entries(3)
     for entry in made:
         box.append(Transaction(), [entry])
@@ -82,10 +88,10 @@ def test_a_new_segment_goes_on_where_the_old_one_ended(box, monkeypatch):
     assert [place.entry for place in box.kept()] == made
 
 
-def test_what_the_log_has_comes_newest_first_across_segments(box, monkeypatch):
+@pytest.mark.usefixtures("short_segments")
+def test_what_the_log_has_comes_newest_first_across_segments(box):
     made = entries(7)
-    box.append(Transaction(), made[:3])
-    monkeypatch.setattr(outbox_file, "SEGMENT_SIZE", 1)
+    box.append(Transaction(), made[:3])  # at once, into one segment
     for entry in made[3:]:
         box.append(Transaction(), [entry])
     assert list(box.acknowledged()) == []
@@ -201,10 +207,11 @@ def histories(count, first):
     return made, [each[0].event.incarnation for each in made]
 
 
-@pytest.mark.parametrize("size", [1, outbox_file.SEGMENT_SIZE])
+@pytest.mark.parametrize("is_cut", [False, True])
 @pytest.mark.parametrize("marked", [None, 0, 3, 7])
-def test_all_that_was_replaced_is_named_newest_first(box, monkeypatch, size, marked):
-    monkeypatch.setattr(outbox_file, "SEGMENT_SIZE", size)
+def test_all_that_was_replaced_is_named_newest_first(box, request, is_cut, marked):
+    if is_cut:
+        request.getfixturevalue("short_segments")
     assert box.replaced() == ()
     _, original = entries(2)
     made, names = histories(4, before_first_event("b", 1))
@@ -227,8 +234,8 @@ def test_what_waits_before_an_adoption_is_still_sent_after_a_loss(box, marked):
     assert box.sent() == sent
 
 
-def test_what_was_replaced_is_named_as_far_as_a_kept_adoption_knows(box, monkeypatch):
-    monkeypatch.setattr(outbox_file, "SEGMENT_SIZE", 1)
+@pytest.mark.usefixtures("short_segments")
+def test_what_was_replaced_is_named_as_far_as_a_kept_adoption_knows(box):
     made, names = histories(4, before_first_event("a", 1))
     for entry in (entry for each in made for entry in each):
         box.append(Transaction(), [entry])
@@ -306,8 +313,8 @@ def test_a_mark_of_a_fork_by_an_older_release_is_its_reason(box, tmp_path, reaso
     assert box.fork() == Fork(reason=reason, incarnation=incarnation)
 
 
-def test_segments_are_removed_only_when_sent_and_not_named_by_undo(box, monkeypatch, tmp_path):
-    monkeypatch.setattr(outbox_file, "SEGMENT_SIZE", 1)
+@pytest.mark.usefixtures("short_segments")
+def test_segments_are_removed_only_when_sent_and_not_named_by_undo(box, tmp_path):
     for entry in entries(5):
         box.append(Transaction(), [entry])
     assert box.prune() == []
@@ -318,8 +325,8 @@ def test_segments_are_removed_only_when_sent_and_not_named_by_undo(box, monkeypa
     assert box.newest().seq == 5
 
 
-def test_segments_are_not_removed_while_the_sender_may_move_the_mark_back(box, monkeypatch):
-    monkeypatch.setattr(outbox_file, "SEGMENT_SIZE", 1)
+@pytest.mark.usefixtures("short_segments")
+def test_segments_are_not_removed_while_the_sender_may_move_the_mark_back(box):
     made = entries(5)
     for entry in made:
         box.append(Transaction(), [entry])
@@ -331,8 +338,8 @@ def test_segments_are_not_removed_while_the_sender_may_move_the_mark_back(box, m
     assert [place.entry for place in box.unsent()] == made
 
 
+@pytest.mark.usefixtures("short_segments")
 def test_no_sender_moves_the_mark_back_while_segments_are_removed(box, monkeypatch):
-    monkeypatch.setattr(outbox_file, "SEGMENT_SIZE", 1)
     made = entries(5)
     for entry in made:
         box.append(Transaction(), [entry])

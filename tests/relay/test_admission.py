@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.relay import admission
 from hgext.vcsreplicator.relay.admission import HeldSocket, RelaySocket, read_peer
 from hgext.vcsreplicator.words.errors import BadConfig
 
@@ -97,24 +96,36 @@ def test_a_folder_that_is_not_there_is_named(path: str) -> None:
         held("/nonexistent/socket").open()
 
 
+class Connection(socket.socket):
+    """A connection whose peer is this user and in these groups; None as if the system could not say which."""
+
+    def __init__(self, user: int, group: int, groups: list[int] | None = None) -> None:
+        super().__init__(socket.AF_UNIX)
+        self._peer, self._groups = struct.pack("3i", 1, user, group), groups
+
+    def getsockopt(self, level: int, option: int, *size: int) -> bytes:  # type: ignore[override]
+        if option == socket.SO_PEERCRED:
+            return self._peer
+        assert (level, option) == (socket.SOL_SOCKET, 59)  # SO_PEERGROUPS
+        if self._groups is None:
+            raise OSError
+        return struct.pack(f"{len(self._groups)}I", *self._groups)
+
+
 @pytest.mark.parametrize(
     ("user", "is_admitted"), [(0, True), (os.getuid(), True), (STRANGER, False)], ids=["root", "own", "stranger"]
 )
-def test_only_root_and_the_own_user_are_admitted(
-    path: str, user: int, is_admitted: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(admission, "read_peer", lambda connection: (user, STRANGER))
-    with socket.socket(socket.AF_UNIX) as connection:
+def test_only_root_and_the_own_user_are_admitted(path: str, user: int, is_admitted: bool) -> None:
+    with Connection(user, STRANGER) as connection:
         assert held(path).is_admitted(connection) is is_admitted
 
 
-def test_users_that_are_named_are_admitted_and_may_connect(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_users_that_are_named_are_admitted_and_may_connect(path: str) -> None:
     made = HeldSocket(path, key="some.key", service="service", users=(STRANGER, STRANGER + 1))
     made.open()
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o666
-    with socket.socket(socket.AF_UNIX) as connection:
-        for user, is_admitted in ((STRANGER, True), (STRANGER + 1, True), (STRANGER + 2, False), (os.getuid(), True)):
-            monkeypatch.setattr(admission, "read_peer", lambda connection, user=user: (user, STRANGER + 2))
+    for user, is_admitted in ((STRANGER, True), (STRANGER + 1, True), (STRANGER + 2, False), (os.getuid(), True)):
+        with Connection(user, STRANGER + 2) as connection:
             assert made.is_admitted(connection) is is_admitted
     made.close()
 
@@ -125,20 +136,6 @@ def group(path: str) -> int:
     chosen = 65532 if os.geteuid() == 0 else (os.getgroups() or [os.getgid()])[-1]
     os.chown(os.path.dirname(path), -1, chosen)
     return chosen
-
-
-class Connection(socket.socket):
-    """A connection whose peer is in these groups; None as if the system could not say."""
-
-    def __init__(self, groups: list[int] | None) -> None:
-        super().__init__(socket.AF_UNIX)
-        self._groups = groups
-
-    def getsockopt(self, level: int, option: int, *size: int) -> bytes:  # type: ignore[override]
-        assert (level, option) == (socket.SOL_SOCKET, 59)  # SO_PEERGROUPS
-        if self._groups is None:
-            raise OSError
-        return struct.pack(f"{len(self._groups)}I", *self._groups)
 
 
 def test_the_relays_socket_has_the_group_of_the_repositories(path: str, group: int) -> None:
@@ -160,11 +157,9 @@ def test_the_relay_admits_members_of_the_group_of_the_repositories_alone(
     is_primary: bool,
     is_supplementary: bool | None,
     is_admitted: bool,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(admission, "read_peer", lambda connection: (STRANGER, group if is_primary else STRANGER))
     groups = None if is_supplementary is None else [STRANGER, *[group] * is_supplementary]
-    with Connection(groups) as connection:
+    with Connection(STRANGER, group if is_primary else STRANGER, groups) as connection:
         assert RelaySocket(path, group_of=os.path.dirname(path)).is_admitted(connection) is is_admitted
 
 

@@ -7,7 +7,7 @@ import shutil
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -187,10 +187,13 @@ def test_a_running_relay_sends_again_what_expires_unread_alone(bench: Bench, see
         assert (len(bench.sent()), bench.log.ends(EVENTS)[partition]) == (again, 2 + again)
 
 
-def test_relays_of_one_source_report_that_they_are_two_until_one_ends(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def reports_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reports, "INTERVAL", 0.05)
+
+
+@pytest.mark.usefixtures("reports_often")
+def test_relays_of_one_source_report_that_they_are_two_until_one_ends(bench: Bench) -> None:
     named = set[float]()
 
     def find_named() -> set[float]:
@@ -214,15 +217,14 @@ def test_relays_of_one_source_report_that_they_are_two_until_one_ends(
 def test_a_log_that_cannot_be_checked_ends_no_round(bench: Bench) -> None:
     with bench.running():
         eventually(lambda: not bench.box.has_unsent())
-        beginnings: Callable[..., dict[int, int]] = bench.log.beginnings
 
-        def fail(topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
+        def fail(*_: object) -> None:
             raise Unavailable("away")
 
         with structlog.testing.capture_logs() as lines:
-            bench.log.beginnings = fail  # type: ignore[method-assign]
+            bench.log.before["beginnings"] = fail
             bench.wait_for_rounds(3)
-            bench.log.beginnings = beginnings  # type: ignore[method-assign]
+            bench.log.before.clear()
         assert any(line["event"] == "log not readable" for line in lines)
         bench.wait_for_rounds(3)
 
@@ -278,8 +280,8 @@ def test_it_is_ready_after_the_first_round_which_is_reported(bench: Bench) -> No
         assert bench.at_ready == (1, 1)
 
 
-def test_it_reports_between_rounds_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reports, "INTERVAL", 0.01)
+@pytest.mark.usefixtures("reports_often")
+def test_it_reports_between_rounds_too(bench: Bench) -> None:
     with bench.running(scan=3600.0):
         bench.clock.advance(20)
         eventually(lambda: bench.reports()[-1].time == bench.clock.now())
@@ -308,13 +310,7 @@ def run_quietly(bench: Bench, monkeypatch: pytest.MonkeyPatch, scan: float) -> t
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.monotonic))
     relay = daemon._Relay(bench.settings(scan=scan), bench.log, bench.port, bench.stop, clock)
     shutil.rmtree(bench.folder / "repos/one")  # nothing waits
-    append = bench.log.append
-
-    def note(records: list[NewRecord], timeout: float) -> list[tuple[int, int]]:
-        times.append(clock.monotonic())
-        return append(records, timeout=timeout)
-
-    monkeypatch.setattr(bench.log, "append", note)
+    bench.log.before["append"] = lambda _: times.append(clock.monotonic())
     relay._make_round()
     woken = HandWoken(clock, bench.stop, clock.monotonic() + 10 * reports.INTERVAL)
     relay._is_woken = woken  # type: ignore[assignment]
@@ -420,7 +416,7 @@ def test_prometheus_sees_a_repository_that_is_gone_as_check_does(bench: Bench) -
 
 
 def test_a_deletion_that_was_sent_is_no_vanishing_while_nothing_reads(bench: Bench) -> None:
-    """Nor is its root, which is empty now, taken for one that is not mounted."""
+    """Nor does its root, which is empty now, count as not mounted."""
     [entry] = following(before_first_event("n/two", 1), 1)
     event, root = entry.event, bench.folder / "other"
     deletion = next_event(
@@ -456,10 +452,8 @@ def test_a_repository_that_a_twin_master_may_have_is_not_just_forgotten(
     )
 
 
-def test_a_root_not_mounted_yet_is_reported_and_nothing_in_it_is_gone(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reports, "INTERVAL", 0.05)
+@pytest.mark.usefixtures("reports_often")
+def test_a_root_not_mounted_yet_is_reported_and_nothing_in_it_is_gone(bench: Bench) -> None:
     roots, began = {str(bench.folder / "repos"): "", str(bench.folder / "none"): "n"}, bench.clock.now()
     record = gone("b")
     bench.log.append([NewRecord(topic=record.topic, key=record.key, value=record.value.replace(b"gone-b", b"n/b"))])
@@ -477,11 +471,9 @@ def reported(bench: Bench, text: str) -> list[ServiceTrouble]:
     return [each for report in bench.reports()[-1:] for each in report.troubles if text in each.text]
 
 
-def test_an_empty_mount_point_is_reported_and_nothing_in_it_is_gone(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("reports_often")
+def test_an_empty_mount_point_is_reported_and_nothing_in_it_is_gone(bench: Bench) -> None:
     """The log has its repositories; to announce their deletion would delete them on all mirrors."""
-    monkeypatch.setattr(reports, "INTERVAL", 0.05)
     empty, began = bench.folder / "empty", bench.clock.now()
     empty.mkdir()
     for letter in "bc":
@@ -521,9 +513,9 @@ def test_a_push_below_a_root_unknown_to_the_relay_is_reported(bench: Bench) -> N
         eventually(lambda: bench.reports()[-1].troubles == ())
 
 
-def test_a_trouble_with_another_number_each_round_is_one_trouble(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    finish, began = bench.port.finish, bench.clock.now()
-    monkeypatch.setattr(bench.port, "finish", lambda root: [*finish(root), f"{root}/a: {bench.port.rounds} of 9 done"])
+def test_a_trouble_with_another_number_each_round_is_one_trouble(bench: Bench) -> None:
+    began = bench.clock.now()
+    bench.port.unfinished = lambda root: f"{root}/a: {bench.port.rounds} of 9 done"
     with bench.running():
         bench.clock.advance(500)
         bench.wait_for_rounds(2)
@@ -539,13 +531,8 @@ def test_events_that_are_sent_leave_the_report_before_the_next_round(
 ) -> None:
     """The first round finds them in the outbox, where they waited for a relay."""
     monkeypatch.setattr(daemon, "RECHECK", 0.02)
-    append, may_send = bench.log.append, threading.Event()
-
-    def hold(messages: list[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:
-        assert messages[0].topic != EVENTS or may_send.wait(60)
-        return append(messages, timeout=timeout)
-
-    bench.log.append = hold  # type: ignore[method-assign, assignment]
+    may_send = threading.Event()
+    bench.log.before["append"] = lambda messages: messages[0].topic != EVENTS or may_send.wait(60)
     bench.clock.advance(SILENT + 1)
     with bench.running(scan=3600):
         assert [trouble.text for trouble in bench.reports()[0].troubles] == [
@@ -559,15 +546,14 @@ def test_events_that_are_sent_leave_the_report_before_the_next_round(
 def test_a_job_that_fails_is_reported_before_the_next_round(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemon, "RECHECK", 0.02)
     bench.clock.set_back(bench.clock.now() - bench.entries[0].event.time - 1.0)
-    append, is_closed = bench.log.append, threading.Event()
+    is_closed = threading.Event()
     denied = f"{bench.folder}/repos/one/.hg/store/outbox.sent"
 
-    def fail(messages: list[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:
+    def fail(messages: list[NewRecord]) -> None:
         if messages[0].topic == EVENTS and is_closed.is_set():
             raise PermissionError(errno.EACCES, "Permission denied", denied)
-        return append(messages, timeout=timeout)
 
-    bench.log.append = fail  # type: ignore[method-assign, assignment]
+    bench.log.before["append"] = fail
     with bench.running(scan=3600):
         eventually(lambda: not bench.box.has_unsent())
         is_closed.set()
@@ -615,14 +601,12 @@ def test_a_fork_that_a_job_finds_is_reported_before_the_next_round(
 
 def refuse_events(bench: Bench) -> None:
     """Have every attempt to send an event fail."""
-    append = bench.log.append
 
-    def fail(messages: list[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:
+    def fail(messages: list[NewRecord]) -> None:
         if messages[0].topic == EVENTS:
             raise PermissionError(errno.EACCES, "Permission denied", f"{bench.folder}/repos/one/.hg/store/outbox.sent")
-        return append(messages, timeout=timeout)
 
-    bench.log.append = fail  # type: ignore[method-assign, assignment]
+    bench.log.before["append"] = fail
 
 
 def push_to(bench: Bench, name: str) -> None:

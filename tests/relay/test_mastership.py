@@ -7,7 +7,6 @@ import pytest
 
 from hgext.vcsreplicator.log import EVENTS, SERVICES, Log, NewRecord, topics
 from hgext.vcsreplicator.outbox.file import FORMER
-from hgext.vcsreplicator.relay import mastership
 from hgext.vcsreplicator.relay.mastership import claim, fork_of_former, has_ended, read_master, take_back
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Refused
@@ -43,15 +42,13 @@ def test_a_record_that_is_no_promotion_replaces_no_master_and_is_written_over(lo
     assert read_master(log) == ALPHA
 
 
-def test_of_two_promotions_at_the_same_instant_one_is_recorded(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    def overtake(log: Log) -> MasterRecord | None:
+def test_of_two_promotions_at_the_same_instant_one_is_recorded(log: MemoryLog) -> None:
+    def overtake(_: object) -> None:
         """The other one begins and ends between the look of this one and its record."""
-        known = read_master(log)
-        monkeypatch.setattr(mastership, "read_master", read_master)
+        log.before.clear()
         claim(log, BETA, None)
-        return known
 
-    monkeypatch.setattr(mastership, "read_master", overtake)
+    log.before["commit"] = overtake
     with pytest.raises(Refused, match="another promotion runs at the same time"):
         claim(log, ALPHA, None)
     assert read_master(log) == BETA
@@ -63,16 +60,13 @@ def send(log: Log) -> tuple[int, int]:
     return place
 
 
-def test_an_event_that_the_new_master_sends_meanwhile_leaves_it_the_master(
-    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def send_and_claim(log: Log, wanted: MasterRecord, expected: MasterRecord | None) -> None:
-        monkeypatch.setattr(mastership, "claim", claim)
+def test_an_event_that_the_new_master_sends_meanwhile_leaves_it_the_master(log: MemoryLog) -> None:
+    def send_first(_: str) -> None:
+        log.before.clear()
         send(log)
-        claim(log, wanted, expected)
 
     claim(log, ALPHA, None)
-    monkeypatch.setattr(mastership, "claim", send_and_claim)
+    log.before["transactor"] = send_first
     with pytest.raises(Refused, match="hg://alpha is the master and has sent events"):
         take_back(log, "hg://old", {})
     known = read_master(log)

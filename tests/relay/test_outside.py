@@ -95,12 +95,9 @@ def test_a_pushlog_that_could_not_be_compared_has_its_turn_again(port: Port, tmp
     assert look(watch, port, [folder]) == ([folder], [folder])
 
 
-def test_one_whose_files_changed_waits_for_none_that_was_never_compared(
-    port: Port, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_whose_files_changed_waits_for_none_that_was_never_compared(port: Port, tmp_path: Path) -> None:
     """After the start of a relay of 100,000 repositories these take hours."""
-    monkeypatch.setattr(outside, "AT_ONCE", 1)
-    watch, folder = OutsideWatch(port), make_changelog(tmp_path / "one")
+    watch, folder = OutsideWatch(port, at_once=1), make_changelog(tmp_path / "one")
     folders = [folder, "/a", "/b"]
     assert look(watch, port, folders)[0] == [folder]
     (tmp_path / "one/.hg/store/pushlog.log").write_bytes(b"older")
@@ -158,11 +155,8 @@ def test_what_is_known_stands_while_a_repository_cannot_be_read(port: Port, answ
     assert look(watch, port, ["/a", "/b"]) == (["/a", "/b"], ["/a"])
 
 
-def test_a_round_compares_some_repositories_and_the_next_one_others(
-    port: Port, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(outside, "AT_ONCE", 2)
-    watch, folders = OutsideWatch(port), ["/a", "/b", "/c", "/d"]
+def test_a_round_compares_some_repositories_and_the_next_one_others(port: Port) -> None:
+    watch, folders = OutsideWatch(port, at_once=2), ["/a", "/b", "/c", "/d"]
     port.answers["/d"] = True
     assert look(watch, port, folders) == (["/a", "/b"], [])
     assert look(watch, port, folders) == (["/c", "/d"], ["/d"])
@@ -170,22 +164,16 @@ def test_a_round_compares_some_repositories_and_the_next_one_others(
     assert look(watch, port, folders[:3]) == ([], [])
 
 
-def test_repositories_that_cannot_be_compared_keep_no_other_from_its_turn(
-    port: Port, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(outside, "AT_ONCE", 2)
-    watch, folders = OutsideWatch(port), ["/a", "/b", "/c", "/d"]
+def test_repositories_that_cannot_be_compared_keep_no_other_from_its_turn(port: Port) -> None:
+    watch, folders = OutsideWatch(port, at_once=2), ["/a", "/b", "/c", "/d"]
     port.answers.update({"/a": OSError("unreadable"), "/b": None, "/c": True, "/d": True})
     assert look(watch, port, folders) == (["/a", "/b"], [])
     assert look(watch, port, folders) == (["/c", "/d"], ["/c", "/d"])
     assert look(watch, port, folders)[1] == ["/c", "/d"]
 
 
-def test_repositories_that_were_changed_keep_no_other_from_its_turn(
-    port: Port, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(outside, "AT_ONCE", 2)
-    watch, folders = OutsideWatch(port), ["/a", "/b", "/c"]
+def test_repositories_that_were_changed_keep_no_other_from_its_turn(port: Port) -> None:
+    watch, folders = OutsideWatch(port, at_once=2), ["/a", "/b", "/c"]
     port.answers.update(dict.fromkeys(folders, True))
     assert look(watch, port, folders) == (["/a", "/b"], ["/a", "/b"])
     assert sorted(look(watch, port, folders)[1]) == folders

@@ -34,6 +34,9 @@ class Everywhere:
         return self._failure
 
 
+Deny = Callable[..., None]
+
+
 class Round:
     """A root; the jobs that a round starts are kept, and the log is known to have what was sent if `confirmed`."""
 
@@ -44,6 +47,8 @@ class Round:
         self.quiet = QuietRepositories()
         # The events that the log is known to have, if not any.
         self.known: list[str] | None = None
+        # Interrupted acts that cannot be finished.
+        self.unfinished: list[str] = []
         self.failure: Failure | None = None
         self.recovery_failure: Failure | None = None
 
@@ -59,7 +64,7 @@ class Round:
         self.found = find_work([str(self.root)], port, work, losses, now, self.quiet)
 
     def finish(self, root: str) -> list[str]:
-        return []
+        return self.unfinished
 
     def is_confirmed(self, folder: str, event: str) -> bool:
         return self.confirmed and (self.known is None or event in self.known)
@@ -350,18 +355,28 @@ def test_a_transaction_that_cannot_be_rolled_back_is_reported_later(round_: Roun
     assert round_.make(1001.0 + SILENT)[1] == []
 
 
-def test_an_act_that_cannot_be_finished_is_reported(round_: Round, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(round_, "finish", lambda root: ["/repos/a: strip not finished: Permission denied"])
+def test_an_act_that_cannot_be_finished_is_reported(round_: Round) -> None:
+    round_.unfinished = ["/repos/a: strip not finished: Permission denied"]
     assert round_.make(1000.0)[1] == ["strip not finished: Permission denied"]
 
 
-def test_what_the_relay_may_not_read_may_be_a_repository(round_: Round, monkeypatch: pytest.MonkeyPatch) -> None:
-    def find(root: str, on_unreadable: Callable[[OSError], object], **_: object) -> Iterator[str]:
-        for name in ("a/.hg", "group", "lost+found", ".snapshot", ".move-x1"):
-            on_unreadable(PermissionError(errno.EACCES, "Permission denied", f"{root}/{name}"))
-        yield from ()
+@pytest.fixture
+def deny(monkeypatch: pytest.MonkeyPatch) -> Deny:
+    """Has the search find these repositories, and then what the relay may not read; root, who may run this test, may read all."""
 
-    monkeypatch.setattr(rounds, "find_repositories", find)
+    def begin(*denied: str, found: Sequence[str] = ()) -> None:
+        def find(root: str, on_unreadable: Callable[[OSError], object], **_: object) -> Iterator[str]:
+            yield from (f"{root}/{name}" for name in found)
+            for name in denied:
+                on_unreadable(PermissionError(errno.EACCES, "Permission denied", f"{root}/{name}".rstrip("/")))
+
+        monkeypatch.setattr(rounds, "find_repositories", find)
+
+    return begin
+
+
+def test_what_the_relay_may_not_read_may_be_a_repository(round_: Round, deny: Deny) -> None:
+    deny("a/.hg", "group", "lost+found", ".snapshot", ".move-x1")
     [text, other] = round_.make(1000.0)[1]
     assert text.startswith(
         f"cannot be read: Permission denied: {round_.root}/a/.hg; as root, run: vcsreplicator rights "
@@ -373,14 +388,8 @@ def test_what_the_relay_may_not_read_may_be_a_repository(round_: Round, monkeypa
     assert {f"{round_.root}/a", f"{round_.root}/group"} <= set(round_.found.unreadable)
 
 
-def test_a_repository_closed_to_the_relay_is_reported_in_each_round(
-    round_: Round, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def find(root: str, on_unreadable: Callable[[OSError], object], **_: object) -> Iterator[str]:
-        on_unreadable(PermissionError(errno.EACCES, "Permission denied", f"{root}/a/.hg/requires"))
-        yield from ()
-
-    monkeypatch.setattr(rounds, "find_repositories", find)
+def test_a_repository_closed_to_the_relay_is_reported_in_each_round(round_: Round, deny: Deny) -> None:
+    deny("a/.hg/requires")
     round_.failure = Failure(Job.SEND, "Permission denied", 900.0, is_permanent=True)
     for now, is_urgent in ((930.0, False), (961.0, True)):
         [text] = round_.make(now)[1]
@@ -418,33 +427,19 @@ def test_a_root_that_is_missing_is_urgent(round_: Round) -> None:
     assert round_.found.unreadable == [str(round_.root)]
 
 
-def test_a_root_that_may_not_be_read_is_one_trouble_with_the_command(
-    round_: Round, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_root_that_may_not_be_read_is_one_trouble_with_the_command(round_: Round, deny: Deny) -> None:
     """Its interrupted acts cannot be read for the same reason."""
-
-    def find(root: str, on_unreadable: Callable[[OSError], object], **_: object) -> Iterator[str]:
-        on_unreadable(PermissionError(errno.EACCES, "Permission denied", root))
-        yield from ()
-
-    monkeypatch.setattr(rounds, "find_repositories", find)
-    monkeypatch.setattr(round_, "finish", lambda root: [f"{root}: its interrupted acts cannot be read"])
+    deny("")
+    round_.unfinished = [f"{round_.root}: its interrupted acts cannot be read"]
     [text] = round_.make(1000.0)[1]
     assert text.startswith(f"cannot be read: Permission denied: {round_.root}; as root, run: chown ")
     assert text.endswith(f" {round_.root} && chmod u+rwx {round_.root}")
     assert "vcsreplicator rights" not in text, "below it there may be what other users own"
 
 
-def test_what_cannot_be_read_inside_a_working_copy_is_no_trouble(
-    round_: Round, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_read_inside_a_working_copy_is_no_trouble(round_: Round, deny: Deny) -> None:
     round_.create("a", 1)
-
-    def find(root: str, on_unreadable: Callable[[OSError], object], **_: object) -> Iterator[str]:
-        yield f"{root}/a"
-        on_unreadable(PermissionError(errno.EACCES, "Permission denied", f"{root}/a/node_modules"))
-
-    monkeypatch.setattr(rounds, "find_repositories", find)
+    deny("a/node_modules", found=["a"])
     assert round_.make(1000.0)[1] == []
 
 

@@ -263,9 +263,15 @@ def test_a_question_about_mirrors_of_another_shape_ends_the_conversation(
     assert not server._awaited
 
 
-def test_a_refused_user_is_named_in_the_log(folder: Path, work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    relay_socket = RelaySocket(str(folder / "socket"), group_of=str(folder))
-    monkeypatch.setattr(relay_socket, "is_admitted", lambda connection: False)
+class ClosedSocket(RelaySocket):
+    """Admits no one."""
+
+    def is_admitted(self, connection: socket.socket) -> bool:
+        return False
+
+
+def test_a_refused_user_is_named_in_the_log(folder: Path, work: Work) -> None:
+    relay_socket = ClosedSocket(str(folder / "socket"), group_of=str(folder))
     with capture_logs() as logs, serving(relay_socket, folder, work, find_none), socket.socket(socket.AF_UNIX) as peer:
         peer.connect(str(folder / "socket"))
         assert peer.recv(1) == b""

@@ -42,15 +42,20 @@ from testing.waiting import eventually
 
 
 class Locked(PlainPort):
-    """Repositories whose locks another process holds until they are `open`; counts the attempts."""
+    """Repositories whose locks another process holds until they are `open`; counts the attempts, which raise `trouble`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.open = False
         self.asked = Counter[str]()
+        self.trouble: Exception | None = None
+        self.on_recover: Callable[[], object] = lambda: None
 
     def recover(self, folder: str) -> bool:
         self.asked[os.path.basename(folder)] += 1
+        if self.trouble is not None:
+            raise self.trouble
+        self.on_recover()
         return self.open
 
     announce = recover
@@ -162,14 +167,9 @@ def test_a_fork_ends_once_the_outbox_is_whole_again(master: Master, begins: str)
     assert changed == [master.folder("a")] * 2
 
 
-def test_the_log_is_asked_once_for_a_push_and_again_after_trouble(
-    master: Master, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_log_is_asked_once_for_a_push_and_again_after_trouble(master: Master) -> None:
     asked: list[str] = []
-    ends = master.log.ends
-    monkeypatch.setattr(
-        master.log, "ends", lambda topic, *which: (topic == EVENTS and asked.append(topic)) or ends(topic, *which)
-    )
+    master.log.before["ends"] = lambda topic, _: topic == EVENTS and asked.append(topic)
 
     def check() -> int:
         """How often the log is asked before something of the repository may be sent."""
@@ -302,15 +302,13 @@ def test_a_running_transaction_does_not_keep_its_repository_unsent(master: Maste
     assert master.locked.asked["a"] == RECOVERY_RETRIES + 1
 
 
-def test_what_was_committed_before_a_stuck_transaction_is_sent_alone(
-    master: Master, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_committed_before_a_stuck_transaction_is_sent_alone(master: Master) -> None:
     entries = following(before_first_event("a", 1), 2)
     box = master.write("a", entries[:1])
     store = master.root / "a" / ".hg" / "store"
     (store / "journal").write_text(f"outbox.0001.log\0{(store / 'outbox.0001.log').stat().st_size}\n")
     master.write("a", entries[1:])
-    monkeypatch.setattr(master.locked, "recover", Mock(side_effect=OSError("its journal is damaged")))
+    master.locked.trouble = OSError("its journal is damaged")
     master.work.add(master.folder("a"), Job.RECOVER)
     master.poke("a")
     master.until(lambda: box.sent() is not None and master.work.unrecovered.get(master.folder("a")))
@@ -429,10 +427,10 @@ def test_a_file_of_another_user_is_reported_with_the_command_for_it(
     with monkeypatch.context() as denied:
         error = PermissionError(errno.EACCES, "Permission denied", os.fsencode(lock))
         denied.setattr(fcntl, "flock", Mock(side_effect=error))
-        denied.setattr(master.work, "on_failed", Mock())
+        master.work.on_failed = Mock()
         master.poke("it's")
         reason = eventually(lambda: reason_of(master, folder))
-        master.work.on_failed.assert_called_with(folder, "Permission denied", False)  # type: ignore[attr-defined]
+        master.work.on_failed.assert_called_with(folder, "Permission denied", False)
     assert reason == f"Permission denied: {lock}; as root, run: {give(folder)}"
     master.until(lambda: not box.has_unsent())
 
@@ -515,28 +513,24 @@ def test_an_outbox_that_lacks_what_its_marker_says_was_sent_is_a_fork(master: Ma
     assert master.sent() == []
 
 
-def test_a_log_that_does_not_answer_is_not_called_available(
-    master: Master, log: RestoredLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
+def test_a_log_that_does_not_answer_is_not_called_available(master: Master, log: RestoredLog) -> None:
+    def fail(*_: object) -> None:
         raise Unavailable("away")
 
     available: list[str] = []
     master.jobs.on_available = lambda folder, is_available: available.append(folder)
     master.write("a", [])
-    monkeypatch.setattr(log, "ends", fail)
+    log.before["ends"] = fail
     with pytest.raises(Unavailable):
         master.jobs.table()[Job.CHECK](master.folder("a"))
     assert available == []
 
 
-def test_a_transaction_rolled_back_elsewhere_is_not_looked_at_again(
-    master: Master, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_transaction_rolled_back_elsewhere_is_not_looked_at_again(master: Master) -> None:
     master.write("a", [])
     journal = master.root / "a" / ".hg" / "store" / "journal"
     journal.touch()
-    monkeypatch.setattr(master.locked, "recover", lambda folder: bool(journal.unlink()))
+    master.locked.on_recover = journal.unlink
     master.jobs.table()[Job.RECOVER](master.folder("a"))
 
 
@@ -552,12 +546,10 @@ def test_why_a_repository_is_tried_again_can_be_asked_until_it_is_sent(master: M
     eventually(lambda: reason_of(master, folder) is None)
 
 
-def test_since_when_no_attempt_succeeds_is_known_of_refused_jobs_too(
-    master: Master, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_since_when_no_attempt_succeeds_is_known_of_refused_jobs_too(master: Master) -> None:
     folder, began = master.folder("a"), master.clock.now()
     box = master.write("a", following(before_first_event("a", 1), 1))
-    monkeypatch.setattr(master.locked, "announce", Mock(side_effect=Refused("no mirror can have this name")))
+    master.locked.trouble = Refused("no mirror can have this name")
     for later in (0, 60):
         master.work.add(folder, Job.ANNOUNCE)
         eventually(lambda: reason_of(master, folder) and not master.work._tasks)
@@ -594,7 +586,7 @@ class Jobs:
         self.work.add(str(self.root / name), Job.SEND, now=now)
 
     def pass_b(self) -> None:
-        """Another repository's job runs: by then, one that was asked for before has begun, if it may."""
+        """Another repository's job runs: by then, a job that was asked for before has begun, if it may."""
         before = self.begun["b"]
         self.poke("b")
         eventually(lambda: self.begun["b"] > before)
@@ -883,12 +875,15 @@ def of(master: Master, entry: Entry) -> tuple[object, ...]:
     return master.folder("a"), event.repository, event.path, event.seq, event.id
 
 
-def test_line_about_a_fork_names_the_newest_event_of_the_outbox(
-    master: Master, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_line_about_a_fork_names_the_newest_event_of_the_outbox(master: Master) -> None:
     entries = following(before_first_event("a", 1), 2)
     box = master.write("a", entries)
-    monkeypatch.setattr(StateWatch, "fork", lambda self, box: Fork(reason="another history"))
+    master.poke("a")
+    master.until_done(box)
+    for file in (master.root / "a" / ".hg" / "store").iterdir():
+        file.unlink()
+    entries = [entries[0], *following(NewestEvent.of(entries[0].event), 1)]
+    box = master.write("a", entries)
     with capture_logs() as lines:
         master.poke("a")
         eventually(lambda: box.fork() is not None)
@@ -897,26 +892,27 @@ def test_line_about_a_fork_names_the_newest_event_of_the_outbox(
 
 @pytest.mark.parametrize(("error", "line"), [(Unavailable, "will try again"), (Refused, "refused")])
 def test_line_about_a_failed_attempt_names_the_first_event_that_waits(
-    master: Master, monkeypatch: pytest.MonkeyPatch, error: type[Exception], line: str
+    master: Master, error: type[Exception], line: str
 ) -> None:
     entries = following(before_first_event("a", 1), 3)
     box = master.write("a", entries[:1])
     master.poke("a")
     master.until_done(box)
     master.write("a", entries[1:])
-    monkeypatch.setattr(EventSender, "send", Mock(side_effect=error("away")))
+    master.log.before["append"] = Mock(side_effect=error("away"))
     with capture_logs() as lines:
         master.poke("a")
         eventually(lambda: any(each["event"] == line for each in lines))
     assert names(lines, line) == of(master, entries[1])
 
 
-def test_a_line_about_a_failed_attempt_names_the_newest_event(master: Master, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_about_a_failed_attempt_names_the_newest_event(master: Master) -> None:
     entries = following(before_first_event("a", 1), 2)
     box = master.write("a", entries)
     master.poke("a")
     master.until_done(box)
-    monkeypatch.setattr(LossWatch, "check", Mock(side_effect=Unavailable("away")))
+    master.clock.advance(FRESH)
+    master.log.before["ends"] = Mock(side_effect=Unavailable("away"))
     with capture_logs() as lines:
         master.poke("a")
         eventually(lambda: any(each["event"] == "will try again" for each in lines))
@@ -1050,15 +1046,14 @@ def test_a_partition_that_does_not_answer_does_not_occupy_all_workers(
     master: Master, log: RestoredLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partitions, "TURN", 0.01)
-    ends, is_asked, may_answer = log.ends, threading.Event(), threading.Event()
+    is_asked, may_answer = threading.Event(), threading.Event()
 
-    def hang(topic: str, which: Collection[int] | None = None) -> dict[int, int]:
+    def hang(topic: str, which: Collection[int] | None) -> None:
         if topic == EVENTS and (which is None or 2 in which):
             is_asked.set()
             assert may_answer.wait(60)
-        return ends(topic, which)
 
-    monkeypatch.setattr(log, "ends", hang)
+    log.before["ends"] = hang
     hanging = {name: write_into(master, 2, name) for name in "abc"}
     there = write_into(master, 1, "there")
     for name in hanging:
@@ -1073,19 +1068,16 @@ def test_a_partition_that_does_not_answer_does_not_occupy_all_workers(
     master.until(lambda: not any(box.has_unsent() for box in hanging.values()))
 
 
-def test_repositories_of_a_partition_that_answers_slowly_share_the_answer(
-    master: Master, log: RestoredLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ends, asked = log.ends, list[object]()
+def test_repositories_of_a_partition_that_answers_slowly_share_the_answer(master: Master, log: RestoredLog) -> None:
+    asked = list[object]()
 
-    def answer_slowly(topic: str, which: Collection[int] | None = None) -> dict[int, int]:
+    def answer_slowly(topic: str, which: Collection[int] | None) -> None:
         if topic == EVENTS:
             asked.append(which)
             master.clock.advance(4 * FRESH)
-        return ends(topic, which)
 
     boxes = {name: write_into(master, 2, name) for name in "ab"}
-    monkeypatch.setattr(log, "ends", answer_slowly)
+    log.before["ends"] = answer_slowly
     for name, box in boxes.items():
         master.losses.check(master.folder(name), box)
     assert asked == [[2]]
@@ -1095,20 +1087,19 @@ def test_repositories_of_a_failing_partition_share_the_failure(
     master: Master, log: RestoredLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partitions, "TURN", 3600.0)
-    ends, asked, may_answer, fails = log.ends, list[object](), threading.Event(), True
+    asked, may_answer, fails = list[object](), threading.Event(), True
 
-    def hang(topic: str, which: Collection[int] | None = None) -> dict[int, int]:
+    def hang(topic: str, which: Collection[int] | None) -> None:
         if topic == EVENTS and which == [2]:
             asked.append(which)
             if fails:
                 raise Unavailable("no leader")
             assert may_answer.wait(60)
-        return ends(topic, which)
 
     def has_failed(name: str) -> bool:
         return master.work.failed.get(master.folder(name)) is not None
 
-    monkeypatch.setattr(log, "ends", hang)
+    log.before["ends"] = hang
     waiting = {f"waiting{number}": write_into(master, 2, f"waiting{number}") for number in range(20)}
     there, first, *others = write_into(master, 1, "there"), *waiting
     for name in waiting:

@@ -156,7 +156,7 @@ def test_a_topic_that_is_created_later_is_followed() -> None:
     assert watched.follower.picture.aggregator is not None
 
 
-def test_a_created_topic_is_followed_though_opening_it_failed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_created_topic_is_followed_though_opening_it_failed_once() -> None:
     watched = Watched()
     watched.log = MemoryLog(clock=watched.of_log)
     watched.log.create([topic for topic in topics(partitions=1) if topic.name != SERVICES])
@@ -164,10 +164,10 @@ def test_a_created_topic_is_followed_though_opening_it_failed_once(monkeypatch: 
     watched.look()
     assert watched.follower is not None
     watched.log.create(topics(partitions=1))
-    with monkeypatch.context() as patch:
-        patch.setattr(watched.log, "reader", refuse)
-        with pytest.raises(Unavailable):
-            watched.look()
+    watched.log.before["reader"] = refuse
+    with pytest.raises(Unavailable):
+        watched.look()
+    watched.log.before.clear()
     assert not watched.follower.picture.has_services
     watched.look()
     assert watched.follower.picture.has_services

@@ -4,7 +4,7 @@
 import re
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import structlog
@@ -50,8 +50,11 @@ class ServiceReporter:
     `is_shared` says that another process reports as the same service, if the service looks for one.
     """
 
-    def __init__(self, log: Log, service: str, *, topic: str | None = None) -> None:
+    def __init__(
+        self, log: Log, service: str, *, topic: str | None = None, monotonic: Callable[[], float] | None = None
+    ) -> None:
         self._log, self._service, self._topic = log, service, topic
+        self._monotonic = monotonic or time.monotonic
         self.is_shared = self._has_rival = False
         # Where the newest own report stands, and the times of the newest ones: what became of one may be unclear.
         self._written: int | None = None
@@ -63,7 +66,7 @@ class ServiceReporter:
 
     @property
     def due(self) -> float:
-        """When a report is written even if no trouble has changed, by `time.monotonic`."""
+        """When a report is written even if no trouble has changed, by `monotonic`."""
         return max(self._due, self._find_rest_end())
 
     def note_answer(self) -> None:
@@ -71,7 +74,7 @@ class ServiceReporter:
 
         The next report is due then, if the last one failed: until it comes, `check` takes the service for a dead one.
         """
-        self._answered_at = time.monotonic()
+        self._answered_at = self._monotonic()
 
     def _find_rest_end(self) -> float:
         """Return when the rest after a failed report ends: it does not outlast an answer."""
@@ -89,7 +92,7 @@ class ServiceReporter:
             key=lambda trouble: (trouble.is_meant, not trouble.is_urgent, not trouble.is_permanent, trouble.since),
         )
         named = sorted((trouble.is_urgent, trouble.is_permanent, name_trouble(trouble.text)) for trouble in found)
-        started = time.monotonic()
+        started = self._monotonic()
         if started < self._find_rest_end() or (started < self._due and named == self._reported):
             return
         self._due, self._reported = started + INTERVAL, named
@@ -103,7 +106,7 @@ class ServiceReporter:
             record = NewRecord(topic=SERVICES, key=self._service, value=to_json(report))
             [(_, self._written)] = self._log.append([record], timeout=TIMEOUT)
         except ReplicationError as error:
-            self._due, self._failed_at, self._rests_until = float("-inf"), started, time.monotonic() + REST
+            self._due, self._failed_at, self._rests_until = float("-inf"), started, self._monotonic() + REST
             logger.warning("report not written", reason=str(error))
 
     def note_record(self, record: Record) -> None:
@@ -119,7 +122,7 @@ class ServiceReporter:
 
         The records that `note_record` got since the last decision say it. Call this method before each report.
         """
-        if self._written is not None and time.monotonic() >= self.due:
+        if self._written is not None and self._monotonic() >= self.due:
             self.is_shared, self._has_rival = self._has_rival, False
 
     def _is_foreign(self, record: Record) -> bool:

@@ -48,8 +48,10 @@ _NEVER: _Comparison = (), None, None
 class OutsideWatch:
     """Remembers how each changelog compared with its outbox; used by one thread."""
 
-    def __init__(self, port: MasterPort, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._port, self._monotonic = port, monotonic
+    def __init__(
+        self, port: MasterPort, monotonic: Callable[[], float] = time.monotonic, at_once: int = AT_ONCE
+    ) -> None:
+        self._port, self._monotonic, self._at_once = port, monotonic, at_once
         # Those compared longest ago come first.
         self._compared: dict[str, _Comparison] = {}
 
@@ -76,7 +78,7 @@ class OutsideWatch:
             if was_sound and seen == compared and not refusal:
                 continue
             is_time = not opened or self._monotonic() < until
-            if is_time and opened[kind] < AT_ONCE and (not was_sound or seen != compared):
+            if is_time and opened[kind] < self._at_once and (not was_sound or seen != compared):
                 opened[kind] += 1
                 del self._compared[folder]
                 self._compared[folder] = _, is_changed, refusal = self._compare_repository(folder, seen, former)

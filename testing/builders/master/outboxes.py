@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Outboxes that are written without Mercurial."""
 
+from collections.abc import Callable
 from typing import Any
 
 from hgext.vcsreplicator.outbox.bundles import Bundle
@@ -27,12 +28,15 @@ class Transaction:
 class PlainPort:
     """The relay's port to repositories that need nothing of Mercurial; counts the rounds."""
 
+    # What is reported of an act that cannot be finished, in this root.
+    unfinished: Callable[[str], str] | None = None
+
     def __init__(self) -> None:
         self.rounds = 0
 
     def finish(self, root: str) -> list[str]:
         self.rounds += 1
-        return []
+        return [] if self.unfinished is None else [self.unfinished(root)]
 
     def recover(self, folder: str) -> bool:
         raise AssertionError(folder)
