@@ -97,6 +97,9 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
     return Mirror(tmp_path)
 
 
+CopyBy = Callable[[Callable[[], Checkpoint]], None]
+
+
 def before(monkeypatch: pytest.MonkeyPatch, module: object, name: str, act: Callable[[], None]) -> None:
     """Has `act` happen once, when the function is called next."""
     real, acts = getattr(module, name), [act]
@@ -249,17 +252,26 @@ def test_what_leaves_does_not_take_along_what_took_its_place(mirror: Mirror, mon
     assert os.listdir(mirror.settings.folder + "/aside") == [f"{OLD}-left"]
 
 
-def test_a_copy_takes_the_place_where_its_repository_is_by_then(
-    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def copy_by(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> CopyBy:
+    """Has a repair's copy of a repository be made by what it is given, at the place for it."""
+
+    def choose(copy: Callable[[], Checkpoint]) -> None:
+        made = place.staging_of(mirror.settings.folder, OLD)
+        monkeypatch.setattr(healing, "copy_beside", lambda *_: (made, copy()))
+
+    return choose
+
+
+def test_a_copy_takes_the_place_where_its_repository_is_by_then(mirror: Mirror, copy_by: CopyBy) -> None:
     made, checkpoint = place.staging_of(mirror.settings.folder, OLD), replace(mirror.old, seq=5)
 
-    def copy(*_: object) -> tuple[str, Checkpoint]:
+    def copy() -> Checkpoint:
         mirror.make(made, checkpoint)
         assert mirror.release_new().trouble is None  # a copy takes minutes
-        return made, checkpoint
+        return checkpoint
 
-    monkeypatch.setattr(healing, "copy_beside", copy)
+    copy_by(copy)
     assert mirror.perform(OLD, mirror.url, heal=Reason.CORRUPT).trouble is None
     assert mirror.at(mirror.url) == (NEW, 1, 1)
     assert mirror.at(mirror.waiting(OLD)) == (OLD, 5, 1)
@@ -267,18 +279,18 @@ def test_a_copy_takes_the_place_where_its_repository_is_by_then(
 
 @pytest.mark.parametrize("how", ["swap", "bring_up"])
 def test_a_repair_never_replaces_what_took_its_place_at_the_last_moment(
-    mirror: Mirror, monkeypatch: pytest.MonkeyPatch, how: str
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch, copy_by: CopyBy, how: str
 ) -> None:
     made, checkpoint = place.staging_of(mirror.settings.folder, OLD), replace(mirror.old, seq=5)
 
     def displace() -> None:
         assert mirror.release_new().trouble is None
 
-    def copy(*_: object) -> tuple[str, Checkpoint]:
+    def copy() -> Checkpoint:
         mirror.make(made, checkpoint)
-        return made, checkpoint
+        return checkpoint
 
-    monkeypatch.setattr(healing, "copy_beside", copy)
+    copy_by(copy)
     monkeypatch.setattr(snapshot, "master_newest_event", lambda *_: SimpleNamespace(repository=OLD))
     if how == "swap":
         before(monkeypatch, healing, "_hold_if_present", displace)
@@ -328,17 +340,15 @@ def test_what_came_into_the_way_at_the_last_moment_is_asked_too(
     assert mirror.at(mirror.waiting(NEW)) == (NEW, 1, 1)
 
 
-def test_the_oldest_and_newest_former_copies_of_many_repairs_stay(
-    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_oldest_and_newest_former_copies_of_many_repairs_stay(mirror: Mirror, copy_by: CopyBy) -> None:
     made, copies = place.staging_of(mirror.settings.folder, OLD), [replace(mirror.old, seq=seq) for seq in range(3, 8)]
 
-    def copy(*_: object) -> tuple[str, Checkpoint]:
+    def copy() -> Checkpoint:
         copied = copies.pop(0)
         mirror.make(made, copied)
-        return made, copied
+        return copied
 
-    monkeypatch.setattr(healing, "copy_beside", copy)
+    copy_by(copy)
     aside = Path(mirror.settings.folder, "aside")
     while copies:
         assert mirror.perform(OLD, mirror.url, heal=Reason.CORRUPT).trouble is None

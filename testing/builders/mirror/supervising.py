@@ -2,6 +2,9 @@
 """A mirror's supervisor over real notes, whose workers and writer are played by hand."""
 
 import queue
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -112,7 +115,8 @@ class Bench:
     def __init__(self, folder: Path, log: Log) -> None:
         self.log, self.clock = log, HandClock()
         self.settings = MirrorSettings(name="alpha", root=str(folder / "root"), check_interval=0)
-        self.notes = Notes(folder / "mirror.db")
+        self._file = folder / "mirror.db"
+        self.notes = Notes(self._file)
         self.offset = self.chains = 0
         self.start({0: 0})
 
@@ -131,6 +135,17 @@ class Bench:
             assert each.source is not None
             each.source.join(10)
         self.notes.close()
+
+    @contextmanager
+    def full_disk(self) -> Iterator[None]:
+        """No note that a repository is detached can be written or removed."""
+        with closing(sqlite3.connect(self._file)) as notes:
+            refusal = "SELECT RAISE(ABORT, 'database or disk is full')"
+            for act in ("INSERT", "DELETE"):
+                notes.execute(f"CREATE TRIGGER refuse_{act} BEFORE {act} ON detached BEGIN {refusal}; END")
+            yield
+            for act in ("INSERT", "DELETE"):
+                notes.execute(f"DROP TRIGGER refuse_{act}")
 
     def read(self, *events: Event) -> None:
         self.records(*(self.record(EVENTS, event.repository, wire.encode(event)) for event in events))

@@ -222,17 +222,16 @@ def test_a_round_goes_on_when_the_log_was_away_or_lost_records_meanwhile(
     round_: Round, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verify, "RETRY", 0.0)
-    older, ends, answers = round_.log.copied(STATE), round_.log.ends, [False, False]
+    older, answers = round_.log.copied(STATE), [False, False]
 
-    def failing(topic: str) -> dict[int, int]:
+    def fail(*_: object) -> None:
         if answers:
             answers.pop()
             raise Unavailable("the broker went away")
-        return ends(topic)
 
     def lose() -> None:
         round_.log.restore(STATE, older)
-        monkeypatch.setattr(round_.log, "ends", failing)
+        round_.log.before["ends"] = fail
 
     round_.state(replace(STATE_OF_IT, path="lost"))
     assert round_.runs(GONE, lose, GONE, EQUAL) == [ComparisonOutcome.EQUAL]

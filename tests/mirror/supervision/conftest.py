@@ -9,6 +9,7 @@ import pytest
 
 from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.mirror.supervision import boot
 from testing.builders.mirror.supervising import Bench
 
 
@@ -28,3 +29,11 @@ def bench(tmp_path: Path, empty_log: Path) -> Iterator[Bench]:
         bench = Bench(tmp_path, log)
         yield bench
         bench.close()
+
+
+@pytest.fixture
+def boot_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that names the machine's boot; nothing is known of any boot yet."""
+    monkeypatch.setattr(boot, "BOOT_ID", tmp_path / "boot")
+    monkeypatch.setattr(boot, "_whole", set())
+    return tmp_path / "boot"

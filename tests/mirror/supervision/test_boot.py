@@ -15,11 +15,9 @@ from hgext.vcsreplicator.mirror.supervision.boot import Lacking
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path: Path, boot_id: Path) -> Path:
     """A root whose service has compared everything; it is in boot "first"."""
-    monkeypatch.setattr(boot, "BOOT_ID", tmp_path / "boot")
-    monkeypatch.setattr(boot, "_whole", set())
-    (tmp_path / "boot").write_text("first\n")
+    boot_id.write_text("first\n")
     (tmp_path / "root/project/repo").mkdir(parents=True)
     boot.write(f"{tmp_path}/root", "first", {})
     return tmp_path / "root"
@@ -94,8 +92,8 @@ def test_a_file_without_an_end_is_damaged_and_takes_no_memory(root: Path) -> Non
     assert not found.is_of_this_boot()
 
 
-def test_a_system_that_does_not_say_its_boot_refuses_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boot, "BOOT_ID", root / "missing")
+def test_a_system_that_does_not_say_its_boot_refuses_nothing(root: Path, boot_id: Path) -> None:
+    boot_id.unlink()
     assert refused(root, "project/repo") == [False]
 
 

@@ -14,7 +14,6 @@ from hgext.vcsreplicator.mirror.sources import ReadRecords
 from hgext.vcsreplicator.mirror.supervision import backlog
 from hgext.vcsreplicator.mirror.task import Trouble
 from hgext.vcsreplicator.words import wire
-from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.event import Event
 from hgext.vcsreplicator.words.records import Reason
 from testing.builders.aggregator.chains import Chain
@@ -36,10 +35,6 @@ def names(lines: list[Any], event: str) -> list[tuple[object, ...]]:
 
 def of(event: Event) -> tuple[object, ...]:
     return event.repository, event.path, event.seq, event.id
-
-
-def refuse_notes(*_: object) -> None:
-    raise Unavailable("mirror.db: database or disk is full")
 
 
 def apply_one(bench: Bench) -> tuple[Event, Event]:
@@ -77,12 +72,10 @@ def test_a_line_about_a_repository_without_an_event_names_its_path(bench: Bench,
     assert names(lines, "detached") == [(chain.repository, "r", None, None)]
 
 
-def test_line_about_a_note_that_cannot_be_written_names_the_event(
-    bench: Bench, lines: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_line_about_a_note_that_cannot_be_written_names_the_event(bench: Bench, lines: list[Any]) -> None:
     _, second = apply_one(bench)
-    monkeypatch.setattr(bench.notes, "detach", refuse_notes)
-    bench.detach(second.repository, Reason.GAP, "lacks one")
+    with bench.full_disk():
+        bench.detach(second.repository, Reason.GAP, "lacks one")
     assert names(lines, "note not written") == [of(second)]
 
 

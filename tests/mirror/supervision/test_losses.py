@@ -57,10 +57,8 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    monkeypatch.setattr(boot, "BOOT_ID", tmp_path / "boot")
-    monkeypatch.setattr(boot, "_whole", set())
-    machine = Machine(tmp_path)
+def machine(boot_id: Path) -> Machine:
+    machine = Machine(boot_id.parent)
     machine.start(acked=5, serving=5)
     return machine
 

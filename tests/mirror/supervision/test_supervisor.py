@@ -12,7 +12,7 @@ import structlog
 
 from hgext.vcsreplicator.log import EVENTS, ROSTER, STATE, Log, NewRecord, check_message
 from hgext.vcsreplicator.mirror import sources
-from hgext.vcsreplicator.mirror.notes import DeletedRepository, Detached
+from hgext.vcsreplicator.mirror.notes import DeletedRepository
 from hgext.vcsreplicator.mirror.pool import Answered, Lane
 from hgext.vcsreplicator.mirror.sources import AHEAD, ExpiredPosition, ReadRecords, SkippedRecords, Source
 from hgext.vcsreplicator.mirror.supervision import maintenance
@@ -600,53 +600,36 @@ def test_what_expired_is_read_on_from_where_the_master_was_asked(bench: Bench, m
     assert (following.phase, following.note.offset) == (Phase.CATCHING_UP, ended)
 
 
-def test_a_mirror_has_no_trouble_when_an_unwritten_notes_owner_is_gone(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mirror_has_no_trouble_when_an_unwritten_notes_owner_is_gone(bench: Bench) -> None:
     [event], [other] = Chain("one").take(1), Chain("two").take(1)
     bench.read(event, other)
-
-    def detach(note: Detached) -> None:
-        raise Unavailable("mirror.db: database or disk is full")
-
-    monkeypatch.setattr(bench.notes, "detach", detach)
-    bench.detach(event.repository, Reason.DIVERGED, "differs")
-    bench.detach(other.repository, Reason.GAP, "lacks one")
-    assert "disk is full" in (bench.mirror.detachments.find_trouble()[0] or "")
-    for each in (event, other):
-        following = bench.mirror.state.table.get(each.repository)
-        assert following is not None
-        bench.mirror.departures.abandon(following)
-        assert ("two" in (bench.mirror.detachments.find_trouble()[0] or "")) is (each is event)
+    with bench.full_disk():
+        bench.detach(event.repository, Reason.DIVERGED, "differs")
+        bench.detach(other.repository, Reason.GAP, "lacks one")
+        assert "disk is full" in (bench.mirror.detachments.find_trouble()[0] or "")
+        for each in (event, other):
+            following = bench.mirror.state.table.get(each.repository)
+            assert following is not None
+            bench.mirror.departures.abandon(following)
+            assert ("two" in (bench.mirror.detachments.find_trouble()[0] or "")) is (each is event)
     assert bench.mirror.detachments.find_trouble()[0] is None
 
 
-def test_a_repository_without_a_path_is_named_by_its_id(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repository_without_a_path_is_named_by_its_id(bench: Bench) -> None:
     [event] = Chain("one").take(1)
     bench.read(event)
-
-    def detach(note: Detached) -> None:
-        raise Unavailable("mirror.db: attempt to write a readonly database")
-
-    monkeypatch.setattr(bench.notes, "detach", detach)
     following = bench.mirror.state.table.get(event.repository)
     assert following is not None
     put(following, path="")
-    bench.detach(event.repository, Reason.GAP, "had events up to 6, has 0 now")
+    with bench.full_disk():
+        bench.detach(event.repository, Reason.GAP, "had events up to 6, has 0 now")
     assert f"; {event.repository}: gap had events up to 6" in (bench.mirror.detachments.find_trouble()[0] or "")
 
 
-def test_a_mirror_has_no_trouble_any_more_when_its_disk_takes_the_note(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mirror_has_no_trouble_any_more_when_its_disk_takes_the_note(bench: Bench) -> None:
     [event] = Chain("one").take(1)
     bench.read(event)
-
-    def detach(note: Detached) -> None:
-        raise Unavailable("mirror.db: database or disk is full")
-
-    with monkeypatch.context() as full:
-        full.setattr(bench.notes, "detach", detach)
+    with bench.full_disk():
         began = bench.clock.now()
         bench.detach(event.repository, Reason.GAP, "lacks one")
         bench.passes(3)
@@ -686,17 +669,12 @@ def test_a_heartbeat_says_how_old_the_oldest_unapplied_event_is(bench: Bench) ->
     assert bench.beat().oldest == 7.0
 
 
-def test_a_heal_request_is_kept_while_its_note_cannot_be_written(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heal_request_is_kept_while_its_note_cannot_be_written(bench: Bench) -> None:
     [event] = Chain("r").take(1)
     bench.read(event)
     bench.applied(event)
     bench.notes.request_heal(event.repository, who="dana", now=1.0)
-    with monkeypatch.context() as patched:
-
-        def fail(note: object) -> None:
-            raise Unavailable("the disk is full")
-
-        patched.setattr(bench.notes, "detach", fail)
+    with bench.full_disk():
         bench.passes(10)
         assert bench.notes.detached() == []
     bench.passes(10)
@@ -909,28 +887,27 @@ def test_a_blob_waits_for_large_ones_only_if_it_is_large(bench: Bench, size: int
     assert bench.pool.given[-1].lane is lane
 
 
-def test_a_note_of_a_deletion_that_cannot_go_goes_later(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_note_of_a_deletion_that_cannot_go_goes_later(bench: Bench) -> None:
     chain = Chain("r")
     created, deleted = chain.next(), chain.next(Type.DELETED)
     bench.read(created)
     bench.applied(created)
     bench.records(bench.record(EVENTS, chain.repository, b"junk"))
-    failing = [Unavailable("the disk is full")] * 3
-    remove = bench.notes.rejoin
-
-    def rejoin(repository: str) -> None:
-        if failing:
-            raise failing.pop()
-        remove(repository)
-
-    monkeypatch.setattr(bench.notes, "rejoin", rejoin)
     bench.records(bench.record(STATE, chain.repository, to_json(replace(state_of(deleted), deleted=True))))
-    for _ in range(5):
+
+    def leave() -> None:
         worker = bench.pool.given[-1]
         assert worker.busy.leave
         if worker in bench.pool.workers:
             bench.answer(worker, done=0, checkpoint=None, folder=None, serving=0)
         bench.passes(2)
+
+    with bench.full_disk():
+        for _ in range(3):
+            leave()
+        assert bench.notes.detached()
+    for _ in range(2):
+        leave()
     ack = bench.writer.acks[chain.repository]
     assert (ack.applied, ack.serving, ack.event, ack.detached) == (2, 2, deleted.id, None)
     assert bench.notes.detached() == []
