@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator listen` takes in each message that a client published: one that ended it would end it at each start."""
+"""`vcsreplicator listen` takes in each message that a client published: a message that ended it would end it at each start."""
 
 import threading
 from collections.abc import Callable
@@ -65,10 +65,17 @@ def test_a_command_gets_names_that_no_environment_holds_with_a_sign(
     assert found.read_text() == "a\ufffdb c\ufffd\ufffd\n"
 
 
+class StopAtRest(threading.Event):
+    """Ends a service as soon as it would rest."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.set()
+        return True
+
+
 @pytest.mark.processes
-def test_a_broker_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    place, stop = f"127.0.0.1:{free_port()}", threading.Event()
-    monkeypatch.setattr(stop, "wait", lambda timeout: stop.set())
+def test_a_broker_that_does_not_answer_is_named() -> None:
+    place, stop = f"127.0.0.1:{free_port()}", StopAtRest()
     settings = ListenSettings(url=f"amqp://guest@{place}/v", exchange="exchange/a/b", queue="queue/guest/q")
     with capture_logs() as lines:
         listener.listen(settings, lambda message: True, stop=stop)
@@ -82,8 +89,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, text: str) -> list[str]:
         with translated("broker/v"):
             raise NotAllowed(text)
 
-    stop = threading.Event()
-    monkeypatch.setattr(stop, "wait", lambda timeout: stop.set())
+    stop = StopAtRest()
     monkeypatch.setattr(listener, "QueueConsumer", refuse)
     settings = ListenSettings(url="amqp://guest@127.0.0.1/v", exchange="exchange/a/b", queue="queue/guest/q")
     with capture_logs() as lines:

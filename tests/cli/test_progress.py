@@ -99,9 +99,15 @@ def write_log(folder: Path, count: int) -> Path:
     return file
 
 
-def test_reading_a_log_shows_how_far_it_is(terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bar appears at once, and a log is read two records at a time."""
     monkeypatch.setattr(progress, "DELAY", 0.0)
     monkeypatch.setattr("hgext.vcsreplicator.log.table.BATCH", 2)
+
+
+@pytest.mark.usefixtures("in_steps")
+def test_reading_a_log_shows_how_far_it_is(terminal: Terminal, tmp_path: Path) -> None:
     with metered_log(load(str(write_log(tmp_path, 5)))) as log:
         records = list(read_records(log, find_beginnings(log, EVENTS)))
     assert len(records) == 5
@@ -109,10 +115,8 @@ def test_reading_a_log_shows_how_far_it_is(terminal: Terminal, tmp_path: Path, m
     assert terminal.getvalue().endswith(ERASED)
 
 
-def test_a_reader_closed_early_leaves_nothing_before_the_next_line(
-    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(progress, "DELAY", 0.0)
+@pytest.mark.usefixtures("in_steps")
+def test_a_reader_closed_early_leaves_nothing_before_the_next_line(terminal: Terminal, tmp_path: Path) -> None:
     with metered_log(load(str(write_log(tmp_path, 5)))) as log:
         with closing(log.reader(find_beginnings(log, EVENTS))) as reader:
             assert len(reader.poll(0.0, limit=2)) == 2
@@ -124,6 +128,7 @@ def read_events(log: Log) -> None:
     list(read_records(log, find_beginnings(log, EVENTS)))
 
 
+@pytest.mark.usefixtures("in_steps")
 def test_a_comparison_shows_how_far_it_has_read_the_log(
     terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +139,7 @@ def test_a_comparison_shows_how_far_it_has_read_the_log(
     assert "2/5" in draw(terminal, tmp_path, monkeypatch, verify.verify, "compare", compare, "verify")
 
 
+@pytest.mark.usefixtures("in_steps")
 def test_a_watched_status_shows_how_far_it_has_read_the_log(
     terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,8 +155,6 @@ def draw(
     terminal: Terminal, folder: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, read: Any, *words: str
 ) -> str:
     """Run a verb that reads five events with `read`, which takes a name's place; return what it drew."""
-    monkeypatch.setattr(progress, "DELAY", 0.0)
-    monkeypatch.setattr("hgext.vcsreplicator.log.table.BATCH", 2)
     monkeypatch.setattr(module, name, read)
     file = write_log(folder, 5)
     with file.open("a") as text:
@@ -180,8 +184,8 @@ class Screen:
         sys.stdout.flush()
 
 
+@pytest.mark.usefixtures("in_steps")
 def test_a_replay_prints_its_result_on_a_line_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "DELAY", 0.0)
     monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=Screen()))
     file = tmp_path / "services.toml"
     file.write_text(FILE.format(folder=tmp_path))

@@ -268,11 +268,15 @@ def hanging_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: Answe
     return root, answers
 
 
-@pytest.mark.processes
-def test_a_folder_on_a_disk_that_hangs_is_named_and_the_log_is_read(
-    hanging_disk: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not answer a request hangs."""
     monkeypatch.setattr(health, "HANG", 0.0)
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("impatient")
+def test_a_folder_on_a_disk_that_hangs_is_named_and_the_log_is_read(hanging_disk: Any) -> None:
     root, answers = hanging_disk
     log = MemoryLog()
     log.create(topics())
@@ -376,8 +380,8 @@ def get(port: int, path: str) -> dict[str, Any]:
 
 
 @pytest.mark.processes
-def test_while_the_log_hangs_health_and_live_are_answered(hanging: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "HANG", 0.0)
+@pytest.mark.usefixtures("impatient")
+def test_while_the_log_hangs_health_and_live_are_answered(hanging: Any) -> None:
     with serving(**{"/health": Endpoint(hanging, "alpha", SETTINGS)}) as port, ThreadPoolExecutor(8) as balancers:
         assert get(port, "/health")["degraded"] == []
         hanging.answers.clear()
@@ -437,8 +441,8 @@ def test_a_log_that_is_slow_changes_no_verdict(hanging: Any) -> None:
 
 
 @pytest.mark.processes
-def test_the_time_for_which_the_log_hung_is_no_silence(hanging: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "HANG", 0.0)
+@pytest.mark.usefixtures("impatient")
+def test_the_time_for_which_the_log_hung_is_no_silence(hanging: Any) -> None:
     clock = HandClock()
     ask = Endpoint(hanging, "alpha", SETTINGS, clock)
     assert ask()["ready"]
