@@ -16,7 +16,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from hgext.vcsreplicator.dashboard.watcher import INTEREST, READING
+from hgext.vcsreplicator.dashboard.watcher import Pace
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.log import ACKS, ROSTER, STATE, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
@@ -32,7 +32,7 @@ from testing.waiting import eventually
 REPOSITORIES, MIRRORS, LATE_EACH = 10_000, tuple(f"m{number}" for number in range(10)), 100
 VERBS, PAGES = 5, 50
 # How often, and for how many seconds, no page is read before the first page; more than the dashboard goes on making views.
-PAUSES, PAUSE = 2, INTEREST + 2 * READING
+PAUSES, PAUSE = 2, Pace().interest + 2 * Pace().reading
 OTHER_USER = "nobody"
 PAGE_ADDRESSES = ("/", "/repositories", "/repositories?q=repo09", "/roster")
 DIGEST = "0" * 64

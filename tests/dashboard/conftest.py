@@ -17,7 +17,7 @@ from hgext.vcsreplicator.dashboard.application import make_application
 from hgext.vcsreplicator.dashboard.readers import Readers, read_users
 from hgext.vcsreplicator.dashboard.settings import DashboardRole, DashboardSettings
 from hgext.vcsreplicator.dashboard.sources import Sources
-from hgext.vcsreplicator.dashboard.watcher import LogWatcher
+from hgext.vcsreplicator.dashboard.watcher import LogWatcher, Pace
 from hgext.vcsreplicator.log import (
     ACKS,
     EVENTS,
@@ -243,8 +243,8 @@ def fill() -> Installation:
 
 
 @contextmanager
-def watching(sources: Sources, log: Log | None = None) -> Iterator[LogWatcher]:
-    watcher = LogWatcher(log or sources.log, sources.expected, sources.clock)
+def watching(sources: Sources, log: Log | None = None, pace: Pace | None = None) -> Iterator[LogWatcher]:
+    watcher = LogWatcher(log or sources.log, sources.expected, sources.clock, pace=pace)
     watcher.start()
     try:
         yield watcher

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import httpx
@@ -293,24 +294,22 @@ def test_a_form_that_does_not_arrive_whole_is_no_crash(site: Site, installation:
 
 
 def test_a_dashboard_that_dies_in_an_act_leaves_it_begun(
-    site: Site, installation: Installation, journal: ActJournal, monkeypatch: pytest.MonkeyPatch
+    site: Site, installation: Installation, journal: ActJournal
 ) -> None:
     """What is on disk while the act is done is what a kill at that moment leaves."""
     seen: list[ActOutcome] = []
-    monkeypatch.setattr(
-        installation, "acts", Noting(lambda: seen.extend(each.outcome for each in journal.list_newest(9)))
-    )
+    installation.acts = Noting(lambda: seen.extend(each.outcome for each in journal.list_newest(9)))
     send(site, {**FORM, "token": find_tokens(site)[0]})
     assert seen == [ActOutcome.BEGUN]
 
 
 def test_an_act_in_which_the_dashboard_fails_is_unknown(
-    site: Site, installation: Installation, journal: ActJournal, monkeypatch: pytest.MonkeyPatch
+    site: Site, installation: Installation, journal: ActJournal
 ) -> None:
     def fail() -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(installation, "acts", Noting(fail))
+    installation.acts = Noting(fail)
     with structlog.testing.capture_logs() as lines:
         assert send(site, {**FORM, "token": find_tokens(site)[0]}).status_code == 303
     [recorded] = journal.list_newest(9)
@@ -318,7 +317,7 @@ def test_an_act_in_which_the_dashboard_fails_is_unknown(
     assert "a bug" in str(next(line for line in lines if line["event"] == "act failed")["exc_info"])
 
 
-class Noting(list[object]):
+class Noting(list[Any]):
     """A list that calls back before it takes something."""
 
     def __init__(self, note: object) -> None:
@@ -368,15 +367,13 @@ def test_what_cannot_be_recorded_is_not_done(site: Site, installation: Installat
     assert site.get("/acts", headers=AS_READER).status_code == 503
 
 
-def test_an_outcome_that_cannot_be_recorded_is_shown(
-    site: Site, installation: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_outcome_that_cannot_be_recorded_is_shown(site: Site, installation: Installation, tmp_path: Path) -> None:
     def lose_journal() -> None:
         (tmp_path / "acts.db").unlink()
         (tmp_path / "acts.db").mkdir()
 
     tokens = find_tokens(site)
-    monkeypatch.setattr(installation, "acts", Noting(lose_journal))
+    installation.acts = Noting(lose_journal)
     answer = send(site, {**FORM, "token": tokens[0]})
     assert answer.status_code == 503
     assert "done: deactivated. This cannot be recorded" in answer.text

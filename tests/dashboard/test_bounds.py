@@ -15,6 +15,7 @@ from hgext.vcsreplicator.dashboard import feed, tracing, watcher
 from hgext.vcsreplicator.dashboard.drawing import draw_timeline
 from hgext.vcsreplicator.dashboard.server import run
 from hgext.vcsreplicator.dashboard.settings import DashboardRole
+from hgext.vcsreplicator.dashboard.watcher import Pace
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.status.follower import Follower
@@ -38,11 +39,8 @@ def ask_for_first(site: Site, installation: Installation) -> str:
     return site.get(f"/repository/{repository}/event/1", headers=AS_READER).text
 
 
-def test_a_watcher_that_waits_for_records_ends_when_it_is_closed(
-    busy: Installation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watcher, "WAIT", 3600.0)
-    with watching(busy.sources) as following:
+def test_a_watcher_that_waits_for_records_ends_when_it_is_closed(busy: Installation) -> None:
+    with watching(busy.sources, pace=Pace(wait=3600.0)) as following:
         eventually(lambda: following.view is not None)
     assert not following._thread.is_alive()
 
@@ -101,18 +99,16 @@ def test_a_watcher_that_fails_ends_the_service(tmp_path: Path, monkeypatch: pyte
         run(settings(tmp_path), fill().sources, address=address, stop=stop, ready=lambda: None)
 
 
-def test_views_are_made_only_while_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watcher, "PAUSE", 0.01)
-    monkeypatch.setattr(watcher, "INTEREST", 0.0)
-    installation = fill()
-    with watching(installation.sources) as followed:
+def test_views_are_made_only_while_they_are_asked_for() -> None:
+    installation, pace = fill(), Pace(pause=0.01, interest=0.0)
+    with watching(installation.sources, pace=pace) as followed:
         eventually(lambda: followed.view is not None)
         first, announced = followed.view, len(followed.announced)
         for number in range(1, 4):
             installation.push("public/new")
             eventually(lambda wanted=announced + number: len(followed.announced) == wanted)
         assert followed.view is first
-        monkeypatch.setattr(watcher, "INTEREST", 60.0)
+        pace.interest = 60.0
         eventually(lambda: not followed._is_answer())
         asked = followed.fetch_view()
         assert asked is not None
@@ -120,27 +116,22 @@ def test_views_are_made_only_while_they_are_asked_for(monkeypatch: pytest.Monkey
         assert [event.seq for event in asked.events[installation.chains["public/new"].repository]] == [3, 2, 1]
 
 
-def test_a_page_that_needs_a_view_ends_the_wait_for_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in (("PAUSE", 0.01), ("REST", 0.0), ("WAIT", 3600.0), ("PATIENCE", 3600.0)):
-        monkeypatch.setattr(watcher, name, seconds)
-    with watching(fill().sources) as followed:
+def test_a_page_that_needs_a_view_ends_the_wait_for_records() -> None:
+    with watching(fill().sources, pace=Pace(pause=0.01, rest=0.0, wait=3600.0, patience=3600.0)) as followed:
         eventually(lambda: followed.view is not None)
         first = followed.view
         eventually(lambda: not followed._is_answer())
         assert followed.fetch_view() is not first
 
 
-def test_a_view_that_is_overdue_as_soon_as_it_is_made_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in (("PAUSE", 0.0), ("REST", 0.0), ("WAIT", 3600.0), ("PATIENCE", 3600.0)):
-        monkeypatch.setattr(watcher, name, seconds)
-    with watching(fill().sources) as followed:
+def test_a_view_that_is_overdue_as_soon_as_it_is_made_is_an_answer() -> None:
+    with watching(fill().sources, pace=Pace(pause=0.0, rest=0.0, wait=3600.0, patience=3600.0)) as followed:
         eventually(lambda: followed.view is not None)
         first = followed.view
         assert followed.fetch_view() is not first
 
 
 def test_the_time_of_the_first_reading_does_not_put_off_the_second_view(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watcher, "PAUSE", 0.01)
     update, slow = Follower.update, [3600.0]
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + waited[0], time=time.time)
     waited = [0.0]
@@ -151,7 +142,7 @@ def test_the_time_of_the_first_reading_does_not_put_off_the_second_view(monkeypa
 
     monkeypatch.setattr(Follower, "update", read)
     monkeypatch.setattr(watcher, "time", clock)
-    with watching(fill().sources) as followed:
+    with watching(fill().sources, pace=Pace(pause=0.01)) as followed:
         eventually(lambda: followed.view is not None)
         first = followed.view
         followed.note_interest()
@@ -178,13 +169,10 @@ def test_an_open_feed_keeps_views_coming(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(asked) == 2
 
 
-def test_a_page_waits_for_no_view_while_the_log_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watcher, "PATIENCE", 3600.0)
-    monkeypatch.setattr(watcher, "PAUSE", 0.01)
-    monkeypatch.setattr(watcher, "READING", 0.01)
+def test_a_page_waits_for_no_view_while_the_log_is_away() -> None:
     installation = fill()
     log = AwayLog(installation)
-    with watching(installation.sources, log) as followed:  # type: ignore[arg-type]
+    with watching(installation.sources, log, Pace(pause=0.01, reading=0.01, patience=3600.0)) as followed:  # type: ignore[arg-type]
         eventually(lambda: followed.view is not None)
         log.is_away = True
         eventually(lambda: followed.trouble is not None)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from hgext.vcsreplicator.dashboard import watcher
-from hgext.vcsreplicator.dashboard.watcher import LogWatcher
+from hgext.vcsreplicator.dashboard.watcher import LogWatcher, Pace
 from hgext.vcsreplicator.log import STATE
 from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.status.follower import WATCH
@@ -51,11 +51,10 @@ def ask(followed: LogWatcher) -> int:
     return followed.use_picture(count_events, patience=60.0)
 
 
-def test_a_picture_that_is_lent_has_what_was_committed_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("WAIT", "READING"):  # only the question ends the wait for records
-        monkeypatch.setattr(watcher, name, 3600.0)
+def test_a_picture_that_is_lent_has_what_was_committed_before() -> None:
     installation = fill()
-    with watching(installation.sources) as followed:
+    # Only the question ends the wait for records.
+    with watching(installation.sources, pace=Pace(wait=3600.0, reading=3600.0)) as followed:
         eventually(lambda: followed.view)
         before = ask(followed)
         for number in range(1, 20):
@@ -75,10 +74,9 @@ def test_a_picture_that_is_lent_has_the_destinations_and_the_time() -> None:
 
 
 def test_a_picture_is_lent_while_records_keep_coming(monkeypatch: pytest.MonkeyPatch) -> None:
-    # For which the thread would read on; longer than any machine runs, as one that has just started.
-    monkeypatch.setattr(watcher, "PAUSE", 1e9)
     monkeypatch.setattr(watcher.RecentEvents, "read_on", lambda self, timeout: True)
-    with watching(fill().sources) as followed:
+    # The thread would read on for longer than any machine runs, as on a machine that has just started.
+    with watching(fill().sources, pace=Pace(pause=1e9)) as followed:
         eventually(lambda: followed.view)
         assert ask(followed) > 0
 
@@ -93,11 +91,11 @@ def test_no_picture_is_lent_before_the_log_was_read_nor_after_the_end() -> None:
         ask(followed)
 
 
-def test_no_picture_is_lent_while_the_log_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watcher, "READING", 3600.0)  # the question is the first that finds the log away
+def test_no_picture_is_lent_while_the_log_is_away() -> None:
     installation = fill()
     log = AwayLog(installation)
-    with watching(installation.sources, log) as followed:  # type: ignore[arg-type]
+    # The question is the first that finds the log away.
+    with watching(installation.sources, log, Pace(reading=3600.0)) as followed:  # type: ignore[arg-type]
         eventually(lambda: followed.view)
         log.is_away = True
         with ThreadPoolExecutor(5) as askers:
@@ -162,13 +160,11 @@ def test_a_picture_that_does_not_come_in_time_is_none(monkeypatch: pytest.Monkey
 def test_views_compare_topics_now_and_then_and_a_question_each_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(watcher, "PAUSE", 0.0)
-    monkeypatch.setattr(watcher, "WAIT", 0.01)
-    installation = fill()
+    installation, pace = fill(), Pace(pause=0.0, wait=0.01)
     compared = list[int]()
     compare = installation.log.compare
     monkeypatch.setattr(installation.log, "compare", lambda needed: compared.append(1) or compare(needed))
-    with watching(installation.sources) as followed:
+    with watching(installation.sources, pace=pace) as followed:
         first = eventually(lambda: followed.view)
         followed.note_interest()
         installation.clock.advance(1.0)
@@ -177,6 +173,6 @@ def test_views_compare_topics_now_and_then_and_a_question_each_time(
         assert len(compared) == 1
         ask(followed)
         assert len(compared) == 2
-        monkeypatch.setattr(watcher, "TOPICS", 0.0)
+        pace.topics = 0.0
         followed._topics_due = 0.0
         eventually(lambda: len(compared) > 3)

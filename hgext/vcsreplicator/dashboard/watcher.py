@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import structlog
@@ -27,23 +28,26 @@ from .graphs.history import MINUTE, History
 from .recent import Announcements, RecentEvent, RecentEvents
 from .view import View, make_sample, make_view
 
-# Shortest pause between two views, in seconds.
-PAUSE = 2.0
-# Pause = REST x duration of the last view.
-REST = 10.0
 
-# Seconds for which views are made after a page or a feed asked for one.
-INTEREST = 60.0
-# Seconds between two readings while no views are made: with longer pauses `Follower.now` could not tell the time.
-READING = 5.0
-# Seconds between two comparisons of the topics with the needed ones, for views.
-TOPICS = 30.0
+@dataclass(slots=True, kw_only=True)
+class Pace:
+    """How often the log is read and views are made; all but `rest` in seconds."""
 
-# Seconds that a page waits for the next view.
-PATIENCE = 5.0
+    # Shortest pause between two views.
+    pause: float = 2.0
+    # The pause is `rest` x duration of the last view.
+    rest: float = 10.0
+    # For how long views are made after a page or a feed asked for one.
+    interest: float = 60.0
+    # Between two readings while no views are made: with longer pauses `Follower.now` could not tell the time.
+    reading: float = 5.0
+    # Between two comparisons of the topics with the needed ones, for views.
+    topics: float = 30.0
+    # For how long a page waits for the next view.
+    patience: float = 5.0
+    # One wait for records.
+    wait: float = 0.5
 
-# Seconds of one wait for records.
-WAIT = 0.5
 
 # Before any time of the machine, which may have started a moment ago.
 _AT_ONCE = -math.inf
@@ -72,8 +76,9 @@ class LogWatcher:
         expected: Expectations,
         clock: Clock = SystemClock(),  # noqa: B008
         history: History | None = None,
+        pace: Pace | None = None,
     ) -> None:
-        self._log, self._expected, self._clock = log, expected, clock
+        self._log, self._expected, self._clock, self._pace = log, expected, clock, pace or Pace()
         self.history = history or History()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
@@ -106,7 +111,7 @@ class LogWatcher:
     def fetch_view(self) -> View | None:
         """Return the newest view, None before the first.
 
-        If it is overdue, wait up to PATIENCE seconds for the next one.
+        If it is overdue, wait for a while for the next one.
         """
         self.note_interest()
         with self._changed:
@@ -114,7 +119,7 @@ class LogWatcher:
             if not self._is_answer():
                 self._wake()
                 # The next view may be overdue too before this thread runs again.
-                self._changed.wait_for(lambda: self.view is not overdue or self._is_answer(), PATIENCE)
+                self._changed.wait_for(lambda: self.view is not overdue or self._is_answer(), self._pace.patience)
         return self.view
 
     def use_picture(self, use: Callable[[Picture, float], T], *, patience: float) -> T:
@@ -196,22 +201,23 @@ class LogWatcher:
         The first is made as soon as the time is known, others when due and asked for.
         """
         self._due = reading = _AT_ONCE
+        pace = self._pace
         while not self._stop.is_set():
-            has_new = recent.read_on(0.0 if self._due == _AT_ONCE else WAIT)
-            while has_new and not self._uses and not self._stop.is_set() and time.monotonic() < self._due + PAUSE:
+            has_new = recent.read_on(0.0 if self._due == _AT_ONCE else pace.wait)
+            while has_new and not self._uses and not self._stop.is_set() and time.monotonic() < self._due + pace.pause:
                 has_new = recent.read_on(0.0)
             self._give_picture(follower)
             self.announced = tuple(recent.announced)
             now = time.monotonic()
             if now >= self._sample_due and self.trouble is None:
                 self._take_sample(follower, recent)
-            if now >= self._due and (self.trouble is not None or now < self._asked + INTEREST):
+            if now >= self._due and (self.trouble is not None or now < self._asked + pace.interest):
                 self._renew_view(follower, recent)
             elif now >= reading:
                 follower.update()  # so that the next view has little to read
             else:
                 continue
-            reading = time.monotonic() + READING
+            reading = time.monotonic() + pace.reading
 
     def _give_picture(self, follower: Follower) -> None:
         """Give the picture to the callers that wait for it; raises as `_follow`."""
@@ -254,10 +260,10 @@ class LogWatcher:
         look_at_destinations(self._log, picture, self._expected.raw)
         if not picture.topics or began >= self._topics_due:
             look_at_topics(self._log, picture)
-            self._topics_due = began + TOPICS
+            self._topics_due = began + self._pace.topics
         present = follower.now()
         if present is None:
-            self._due = began + WAIT
+            self._due = began + self._pace.wait
             return
         view = make_view(picture, recent, present, self._expected)
         if self.trouble is not None:
@@ -265,6 +271,6 @@ class LogWatcher:
         cost = time.monotonic() - began
         with self._changed:
             self.view, self.trouble = view, None
-            self._due = time.monotonic() + max(PAUSE, REST * cost)
-            self._expires = self._due + PAUSE
+            self._due = time.monotonic() + max(self._pace.pause, self._pace.rest * cost)
+            self._expires = self._due + self._pace.pause
             self._changed.notify_all()

@@ -59,6 +59,23 @@ class Serving:
         return ask(self.path, QUESTION, patience=60.0)
 
 
+class ClosedSocket(HeldSocket):
+    """Admits no one."""
+
+    def is_admitted(self, connection: socket.socket) -> bool:
+        return False
+
+
+class CountingSocket(HeldSocket):
+    """Counts the peers that it took."""
+
+    taken = 0
+
+    def is_admitted(self, connection: socket.socket) -> bool:
+        self.taken += 1
+        return super().is_admitted(connection)
+
+
 class CrowdedSocket(HeldSocket):
     """The socket of a process that has no file descriptor left at first."""
 
@@ -79,7 +96,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def serving(folder: Path) -> Iterator[Serving]:
-    made = Serving(HeldSocket(str(folder / "socket"), key="dashboard.socket", service="dashboard"))
+    made = Serving(CountingSocket(str(folder / "socket"), key="dashboard.socket", service="dashboard"))
     with capture_logs() as logs, AnswerServer(made.held, made.answer):
         yield made
     assert not [entry for entry in logs if entry["event"] == "question failed"] or made.asked == ["a bug"]
@@ -136,8 +153,8 @@ def test_many_peers_that_hold_a_connection_are_left_after_the_time(
         set_time_left(connection, time.monotonic() + rests.pop() if rests else deadline)
 
     monkeypatch.setattr(server, "set_time_left", leave_the_rest)
-    taken, is_admitted = list[socket.socket](), serving.held.is_admitted
-    monkeypatch.setattr(serving.held, "is_admitted", lambda peer: taken.append(peer) or is_admitted(peer))
+    assert isinstance(serving.held, CountingSocket)
+    held = serving.held
     serving.reply = lambda: StatusAnswer(summary=SUMMARY, declined="x" * 3_000_000)  # more than a socket keeps
     stop = threading.Event()
 
@@ -154,7 +171,7 @@ def test_many_peers_that_hold_a_connection_are_left_after_the_time(
             elif way == "deaf":
                 peer.sendall(to_json(QUESTION))
                 peer.shutdown(socket.SHUT_WR)
-        eventually(lambda: len(serving.asked if way == "deaf" else taken) == CONNECTIONS)
+        eventually(lambda: (len(serving.asked) if way == "deaf" else held.taken) == CONNECTIONS)
         monkeypatch.setattr(server, "PATIENCE", 60.0)
         serving.reply = lambda: StatusAnswer(summary=SUMMARY)
         assert serving.ask() == SUMMARY
@@ -196,21 +213,16 @@ def test_an_answer_that_is_too_long_is_declined(serving: Serving, monkeypatch: p
         serving.ask()
 
 
-def test_a_stranger_gets_no_answer(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving.held, "is_admitted", lambda connection: False)
-    with pytest.raises(Unavailable):
-        serving.ask()
-    assert serving.asked == []
-
-
-def test_strangers_fill_no_log(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    held = HeldSocket(str(folder / "socket"), key="dashboard.socket", service="dashboard")
-    monkeypatch.setattr(held, "is_admitted", lambda connection: False)
+def test_strangers_get_no_answer_and_fill_no_log(folder: Path) -> None:
+    held = ClosedSocket(str(folder / "socket"), key="dashboard.socket", service="dashboard")
     made = Serving(held)
     with capture_logs() as logs, AnswerServer(held, made.answer):
-        for _ in range(20):
+        with pytest.raises(Unavailable):
+            made.ask()
+        for _ in range(19):
             with made.connect() as connection:
                 assert connection.recv(1) == b""
+    assert made.asked == []
     refused = [entry for entry in logs if entry["event"] == "peer refused"]
     assert [(entry["uid"], entry["count"]) for entry in refused] == [(os.getuid(), 1)]
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.dashboard import watcher
 from hgext.vcsreplicator.dashboard.graphs import history
 from hgext.vcsreplicator.dashboard.graphs.curves import POINTS, SPANS, draw_graphs
 from hgext.vcsreplicator.dashboard.graphs.history import KEPT, MINUTE, History, MinuteSample
@@ -48,8 +47,7 @@ def test_a_sample_has_what_the_last_minute_was_like() -> None:
     assert 9 <= made.lags["beta"] < 9.1
 
 
-def test_samples_are_taken_although_no_page_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watcher, "MINUTE", 0.0)
+def test_samples_are_taken_although_no_page_is_read(tmp_path: Path) -> None:
     installation = fill()
     with pages(installation, settings(tmp_path)) as site:
         eventually(lambda: "There is no sample" not in site.get("/graphs", headers=AS_READER).text)
@@ -135,11 +133,8 @@ def test_a_guest_sees_graphs_without_private_names(site: Site) -> None:
         assert "are lost when the dashboard stops" in answer.text
 
 
-def test_a_sample_that_stands_alone_is_drawn_so_large_that_one_sees_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sample_that_stands_alone_is_drawn_so_large_that_one_sees_it(tmp_path: Path) -> None:
     """As after the dashboard's first minute, when the pictures would look empty."""
-    monkeypatch.setattr(watcher, "MINUTE", 0.0)
     with pages(fill(), settings(tmp_path)) as site:
         eventually(lambda: "<polyline" in site.get("/graphs", headers=AS_READER).text)
         lines = re.findall(r'<polyline class="([^"]*)" points="([^"]*)"', site.get("/graphs", headers=AS_READER).text)
