@@ -6,7 +6,7 @@ import shutil
 import struct
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,9 @@ from hgext.vcsreplicator.log import ERRORS, NOTICES, NOTIFIER, SERVICES, NewReco
 from hgext.vcsreplicator.log import Log as AnyLog
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.requests import OperatorRequest
+from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, Expired, Fenced, Rejected, ReplicationError, Unavailable
-from hgext.vcsreplicator.words.records import ErrorRecord, Notice, ServiceReport, ServiceTrouble
+from hgext.vcsreplicator.words.records import ErrorRecord, ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.retry import RECONNECT
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from notifier.clients.database import NOWHERE
@@ -29,7 +30,7 @@ from notifier.delivery.window import Delivery
 from notifier.destinations.state import Kind, StateDatabase
 from notifier.messages import message as notifier_message
 from notifier.messages.message import Message
-from notifier.publishing import courier, decoding, orders, reading
+from notifier.publishing import courier, orders, reading
 from notifier.publishing.condition import REPORT_INTERVAL
 from notifier.publishing.courier import Courier, _DeliveryLoop
 from notifier.publishing.decoding import NoticeDecoder
@@ -49,28 +50,39 @@ pytestmark = pytest.mark.processes
 
 
 class Log(MemoryLog):
-    """Keeps no rejects while `errors_away`, no answers while `answers_away`.
+    """Keeps no rejects while `errors_away`, no answers while `answers_away`, says no ends while `ends_away`.
 
-    `waits` is how long each reading of notices was ready to wait.
+    While `commits_away` it commits nothing. `commits` counts what was asked for, `waits` is how long each reading of notices was
+    ready to wait, and `asked` has the questions and appends.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.errors_away = self.answers_away = self.away = False
-        self.beginning = 0
+        self.errors_away = self.answers_away = self.ends_away = self.commits_away = self.away = False
+        self.beginning = self.commits = 0
         self.waits: list[float] = []
+        self.asked: list[str] = []
 
     def append(self, messages: Sequence[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:
+        self.asked.append("append")
         if self.away or (self.errors_away and any(message.topic == ERRORS for message in messages)):
             raise Unavailable("the log is away")
         return super().append(messages, timeout=timeout)
 
     def commit(self, identity: str, epoch: int, messages: Sequence[NewRecord], *rest: Any) -> list[tuple[int, int]]:
-        if self.answers_away and any(message.topic == NOTIFIER for message in messages):
+        self.commits += 1
+        if self.commits_away or (self.answers_away and any(message.topic == NOTIFIER for message in messages)):
             raise Unavailable("the log is away")
         return super().commit(identity, epoch, messages, *rest)
 
+    def ends(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
+        self.asked.append("ends")
+        if self.ends_away:
+            raise Unavailable("the log is away")
+        return super().ends(topic, partitions)
+
     def beginnings(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
+        self.asked.append("beginnings")
         return {0: self.beginning} if topic == NOTICES else super().beginnings(topic, partitions)
 
     def reader(self, positions: Mapping[tuple[str, int], int]) -> MemoryReader:
@@ -134,8 +146,13 @@ class Turns:
 
 
 @pytest.fixture
-def turns(tmp_path: Path) -> Iterator[Turns]:
-    made = Turns(tmp_path, Scripted())
+def destination() -> Scripted:
+    return Scripted()
+
+
+@pytest.fixture
+def turns(tmp_path: Path, destination: Scripted) -> Iterator[Turns]:
+    made = Turns(tmp_path, destination)
     with closing(made.state):
         yield made
 
@@ -196,32 +213,44 @@ def test_line_about_a_rejected_notice_names_repository_sequence_and_event(turns:
     assert (hostile["repository"], hostile["seq"], hostile["event_id"]) == (event.repository, 7, event.id)
 
 
-def test_a_record_on_which_the_code_fails_is_kept_and_passed(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(notice: Notice, *rest: Any) -> tuple[notifier_message.Message, ...]:
-        return notifier_message.messages(notice, *rest) if notice.event.seq != 2 else (1 // 0,)  # type: ignore[return-value]
+class FailingDecoder(NoticeDecoder):
+    """Fails as the test says, at the records that it says."""
 
-    monkeypatch.setattr(decoding, "messages", failing)
+    fail: Callable[[Record], None]
+
+    def messages_of(self, record: Record) -> tuple[Message, ...]:
+        self.fail(record)
+        return super().messages_of(record)
+
+
+def let_fail(turns: Turns, fail: Callable[[Record], None]) -> None:
+    turns.courier.decoder = decoder = FailingDecoder(PUBLIC)
+    decoder.fail = fail
+
+
+def test_a_record_on_which_the_code_fails_is_kept_and_passed(turns: Turns) -> None:
+    let_fail(turns, lambda record: 1 // (record.offset != 1))
     publish_pushes(turns.log, "x", 1, 3)
     turns.take(5)
     assert turns.destination.told("x") == [1, 3]
     [kept] = turns.log.records(ERRORS)
     reject = from_json(ErrorRecord, kept.value or b"")
     assert reject.reason.startswith("unexpected ZeroDivisionError: ")
-    assert "in failing" in (reject.traceback or "")
+    assert "in messages_of" in (reject.traceback or "")
     assert turns.position == 3
 
 
-def test_a_message_that_cannot_be_made_is_kept_with_its_traceback(
-    turns: Turns, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = Scripted.submit
+class Failing(Scripted):
+    """Cannot make the second message."""
 
-    def submit(destination: Scripted, delivery: Delivery) -> None:
+    def submit(self, delivery: Delivery) -> None:
         if delivery.message.sequence == 2:
             raise struct.error("argument out of range")
-        plain(destination, delivery)
+        Scripted.submit(self, delivery)
 
-    monkeypatch.setattr(Scripted, "submit", submit)
+
+@pytest.mark.parametrize("destination", [Failing()])
+def test_a_message_that_cannot_be_made_is_kept_with_its_traceback(turns: Turns) -> None:
     publish_pushes(turns.log, "x", 1, 3)
     turns.take(10)
     assert turns.destination.told("x") == [1, 3]
@@ -243,17 +272,14 @@ def test_machine_in_trouble_is_no_fault_of_the_message(turns: Turns, trouble: Ex
     assert turns.log.records(ERRORS) == []
 
 
-def test_machine_in_trouble_while_a_message_is_made_is_no_fault_of_the_notice(
-    turns: Turns, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_machine_in_trouble_while_a_message_is_made_is_no_fault_of_the_notice(turns: Turns) -> None:
     troubles = [MemoryError()]
 
-    def failing(notice: Notice, *rest: Any) -> tuple[notifier_message.Message, ...]:
+    def fail(_: Record) -> None:
         if troubles:
             raise troubles.pop()
-        return notifier_message.messages(notice, *rest)
 
-    monkeypatch.setattr(decoding, "messages", failing)
+    let_fail(turns, fail)
     publish_pushes(turns.log, "x", 1, 2)
     turns.take(50)
     assert turns.destination.told("x") == [1, 2]
@@ -333,8 +359,13 @@ def test_replay_of_a_log_that_is_away_lets_the_loop_rest(turns: Turns) -> None:
     assert wait > 0
 
 
-def test_replay_that_is_stuck_leaves_room_for_the_live_stream(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orders, "REPLAY_BATCH", 5)
+@pytest.fixture
+def replay_in_twos(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orders, "REPLAY_BATCH", 2)
+
+
+@pytest.mark.usefixtures("replay_in_twos")
+def test_replay_that_is_stuck_leaves_room_for_the_live_stream(turns: Turns) -> None:
     publish_pushes(turns.log, "x", 1, 50)
     turns.take(60)
     turns.destination.answer = lambda message: Unavailable("no") if message.replay else None
@@ -350,10 +381,8 @@ def test_replay_that_is_stuck_leaves_room_for_the_live_stream(turns: Turns, monk
     assert again == list(range(1, 51))
 
 
-def test_a_replay_that_the_log_forgets_does_not_move_the_live_stream(
-    turns: Turns, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(orders, "REPLAY_BATCH", 2)
+@pytest.mark.usefixtures("replay_in_twos")
+def test_a_replay_that_the_log_forgets_does_not_move_the_live_stream(turns: Turns) -> None:
     publish_pushes(turns.log, "x", 1, 10)
     turns.take(12)
     number = turns.ask(Kind.REPLAY, repository="x", since_push=1)
@@ -369,8 +398,8 @@ def test_a_replay_that_the_log_forgets_does_not_move_the_live_stream(
     assert turns.log.records(ERRORS) == []
 
 
-def test_a_replay_ends_where_a_log_that_lost_notices_ends(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orders, "REPLAY_BATCH", 2)
+@pytest.mark.usefixtures("replay_in_twos")
+def test_a_replay_ends_where_a_log_that_lost_notices_ends(turns: Turns) -> None:
     publish_pushes(turns.log, "x", 1, 10)
     turns.take(12)
     number = turns.ask(Kind.REPLAY, repository="x", since_push=1)
@@ -428,16 +457,19 @@ def test_replay_of_which_a_message_was_skipped_says_so(turns: Turns) -> None:
     assert (turns.state.requests.read(number).result or "").startswith("failed: sent 1 of 2 messages again")
 
 
-def test_replay_whose_end_cannot_be_recorded_is_not_sent_again(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def no_answers(turns: Turns) -> Iterator[None]:
+    """The database takes no answers, as a full disk."""
+    turns.state.run("CREATE TRIGGER full BEFORE UPDATE ON requests BEGIN SELECT RAISE(ABORT, 'disk full'); END")
+    yield
+    turns.state.run("DROP TRIGGER full")
+
+
+def test_replay_whose_end_cannot_be_recorded_is_not_sent_again(turns: Turns) -> None:
     publish_pushes(turns.log, "x", 1, 2)
     turns.take(4)
     number = turns.ask(Kind.REPLAY, repository="x", since_push=1)
-
-    def full(*arguments: object, **more: object) -> None:
-        raise Unavailable("disk full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(turns.state.requests, "answer", full)
+    with no_answers(turns):
         turns.take(10)
     turns.take(10)
     assert turns.state.requests.read(number).result == "sent 2 messages again"
@@ -471,19 +503,6 @@ def test_a_replay_that_can_never_work_is_answered_and_holds_up_nothing(
     turns.ask(Kind.RESUME)
     turns.take(5)
     assert turns.destination.told("x") == [1, 2]
-
-
-def test_a_request_that_fails_is_answered_and_the_next_carried_out(
-    turns: Turns, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def wrong(*arguments: object) -> None:
-        raise ZeroDivisionError("bug")
-
-    monkeypatch.setattr(orders.Orders, "_skip_message", wrong)
-    first, second = turns.ask(Kind.SKIP), turns.ask(Kind.PAUSE)
-    turns.take(1)
-    assert turns.state.requests.read(first).result == "failed: unexpected ZeroDivisionError: bug"
-    assert turns.state.requests.read(second).result == "paused"
 
 
 def _write_request(turns: Turns, kind: str, argument: str) -> int:
@@ -829,25 +848,18 @@ def test_skip_of_a_message_behind_one_that_failed_is_answered(turns: Turns) -> N
 
 
 @pytest.mark.parametrize("kind", [Kind.SKIP, Kind.REPLAY])
-def test_pause_does_not_wait_for_a_request_that_needs_a_log_that_is_away(
-    turns: Turns, monkeypatch: pytest.MonkeyPatch, kind: Kind
-) -> None:
-    def away(*arguments: object, **more: object) -> Any:
-        raise Unavailable("the log is away")
-
+def test_pause_does_not_wait_for_a_request_that_needs_a_log_that_is_away(turns: Turns, kind: Kind) -> None:
     turns.destination.answer = fail_first
     publish_pushes(turns.log, "x", 1, 1)
     turns.take(3)
     argument = {"message": X} if kind is Kind.SKIP else {"repository": "x", "since_push": 1}
-    with monkeypatch.context() as patch:
-        patch.setattr(turns.log, "ends", away)
-        turns.log.errors_away = True
-        number, pause = turns.ask(kind, **argument), turns.ask(Kind.PAUSE)
-        turns.take(2)
-        assert turns.state.requests.read(number).result is None
-        assert turns.state.requests.read(pause).result == "paused"
-        assert turns.loop.window.paused
-    turns.log.errors_away = False
+    turns.log.ends_away = turns.log.errors_away = True
+    number, pause = turns.ask(kind, **argument), turns.ask(Kind.PAUSE)
+    turns.take(2)
+    assert turns.state.requests.read(number).result is None
+    assert turns.state.requests.read(pause).result == "paused"
+    assert turns.loop.window.paused
+    turns.log.ends_away = turns.log.errors_away = False
     turns.ask(Kind.RESUME)
     turns.destination.answer = lambda message: None
     turns.take(3)
@@ -855,36 +867,26 @@ def test_pause_does_not_wait_for_a_request_that_needs_a_log_that_is_away(
 
 
 @pytest.mark.parametrize("kind", [Kind.SKIP, Kind.REPLAY])
-def test_request_leaves_alone_a_log_that_was_away_a_moment_ago(
-    turns: Turns, monkeypatch: pytest.MonkeyPatch, kind: Kind
-) -> None:
+def test_request_leaves_alone_a_log_that_was_away_a_moment_ago(turns: Turns, kind: Kind) -> None:
     turns.destination.answer = fail_first
     publish_pushes(turns.log, "x", 1, 1)
     turns.take(3)
     argument = {"message": X} if kind is Kind.SKIP else {"repository": "x", "since_push": 1}
     number = turns.ask(kind, **argument)
+    turns.clock.advance(orders.ASK_EVERY)
     turns.loop.reader.rest(Unavailable("away"))
     assert turns.loop.reader.is_resting
-    asked: list[object] = []
-    with monkeypatch.context() as patch:
-        patch.setattr(orders, "ASK_EVERY", 0.0)
-        for name in ("append", "ends", "beginnings"):
-            patch.setattr(turns.log, name, lambda *arguments, **more: asked.append(arguments))
-        turns.loop.orders.carry_out_requests()
-    assert (asked, turns.state.requests.read(number).result) == ([], None)
+    turns.log.asked.clear()
+    turns.loop.orders.carry_out_requests()
+    assert (turns.log.asked, turns.state.requests.read(number).result) == ([], None)
 
 
-def test_a_skip_killed_before_its_answer_happens_after_the_start(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_skip_killed_before_its_answer_happens_after_the_start(turns: Turns) -> None:
     turns.destination.answer = lambda message: Unavailable("no") if message.sequence == 1 else None
     publish_pushes(turns.log, "x", 1, 2)
     turns.take(3)
     number = turns.ask(Kind.SKIP, message=turns.destination.tried[0].id)
-
-    def full(*arguments: object, **more: object) -> None:
-        raise Unavailable("disk full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(turns.state.requests, "answer", full)
+    with no_answers(turns):
         turns.take(1)
     assert len(turns.log.records(ERRORS)) == 1
     turns.loop.close()
@@ -922,22 +924,16 @@ def test_skip_of_a_message_that_was_skipped_already_is_done(turns: Turns) -> Non
     assert len(turns.log.records(ERRORS)) == 1
 
 
-def test_a_log_that_took_no_position_is_asked_again_at_the_end(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[float] = []
-
-    def refuse(log: Log, *rest: Any) -> None:
-        asked.append(turns.clock.monotonic())
-        raise Unavailable("no answer")
-
+def test_a_log_that_took_no_position_is_asked_again_at_the_end(turns: Turns) -> None:
     publish_pushes(turns.log, "x", 1, 1)
-    with monkeypatch.context() as patch:
-        patch.setattr(Log, "commit", refuse)
-        turns.take()
-        for _ in range(5):
-            turns.loop.reader.store_position()
-        assert len(asked) == 1
-        turns.loop.reader.store_position(at_once=True)
-        assert len(asked) == 2
+    turns.log.commits_away, turns.log.commits = True, 0
+    turns.take()
+    for _ in range(5):
+        turns.loop.reader.store_position()
+    assert turns.log.commits == 1
+    turns.loop.reader.store_position(at_once=True)
+    assert turns.log.commits == 2
+    turns.log.commits_away = False
     turns.clock.advance(10.0)
     turns.take()
     assert turns.position == 1
@@ -1027,19 +1023,22 @@ def test_a_destination_reports_at_once_when_the_log_answers_again(turns: Turns) 
     assert reported(turns) == []
 
 
-@pytest.mark.parametrize(
-    ("error", "is_permanent"), [(BadConfig("password: not set"), True), (Unavailable("no answer"), False)]
-)
-def test_what_an_operator_must_correct_is_reported_as_lasting(
-    turns: Turns, monkeypatch: pytest.MonkeyPatch, error: ReplicationError, is_permanent: bool
-) -> None:
-    def fail(self: Scripted, name: str, clock: object, log: object) -> object:
-        raise error
+class Unopenable(Scripted):
+    """Cannot be opened, for the reason given by `down`."""
 
-    monkeypatch.setattr(Scripted, "open", fail)
+    def open(self, name: str, clock: Clock, log: AnyLog) -> Scripted:
+        assert self.down is not None
+        raise self.down
+
+
+@pytest.mark.parametrize(
+    ("destination", "is_permanent"),
+    [(Unopenable(down=BadConfig("password: not set")), True), (Unopenable(down=Unavailable("no answer")), False)],
+)
+def test_what_an_operator_must_correct_is_reported_as_lasting(turns: Turns, is_permanent: bool) -> None:
     with pytest.raises(Unavailable):
         turns.courier.run(turns.stored)
-    text = f"destination it is failing: {error}; see: vcsreplicator destination list"
+    text = f"destination it is failing: {turns.destination.down}; see: vcsreplicator destination list"
     assert reported(turns) == [(text, is_permanent)]
 
 
@@ -1114,8 +1113,8 @@ def test_the_end_of_an_expired_transaction_is_no_lost_notice(kafka: Kafka, uniqu
             assert log.ends(ERRORS) == {0: 0}
 
 
-def test_a_replay_says_how_far_it_is(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orders, "REPLAY_BATCH", 2)
+@pytest.mark.usefixtures("replay_in_twos")
+def test_a_replay_says_how_far_it_is(turns: Turns) -> None:
     publish_pushes(turns.log, "x", 1, 10)
     turns.take(12)
     number = turns.ask(Kind.REPLAY, repository="x", since_push=1)
@@ -1269,11 +1268,8 @@ def test_a_destination_without_subscriptions_gets_none(turns: Turns) -> None:
     assert turns.state.requests.read(number).result == "failed: it is no webhook: it has no subscriptions"
 
 
-def test_a_destination_that_never_began_finds_itself_fenced(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> Scripted:
-        raise Unavailable("no route")
-
-    monkeypatch.setattr(Scripted, "open", refuse)
+@pytest.mark.parametrize("destination", [Unopenable(down=Unavailable("no route"))])
+def test_a_destination_that_never_began_finds_itself_fenced(turns: Turns) -> None:
     turns.log.forget(group("it"), NOTICES)
     StoredPosition("it", turns.log, turns.clock)
     with pytest.raises(Unavailable):
@@ -1283,16 +1279,11 @@ def test_a_destination_that_never_began_finds_itself_fenced(turns: Turns, monkey
         turns.courier.run(turns.stored)
 
 
-def test_what_is_in_the_window_is_sent_while_the_log_does_not_answer(
-    turns: Turns, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(log: Log, *rest: Any) -> None:
-        raise Unavailable("no answer")
-
+def test_what_is_in_the_window_is_sent_while_the_log_does_not_answer(turns: Turns) -> None:
     turns.destination.down = Unavailable("no route")
     publish_pushes(turns.log, "x", 1, 2)
     turns.take()
-    monkeypatch.setattr(Log, "commit", refuse)
+    turns.log.commits_away = True
     turns.destination.down = None
     turns.clock.advance(CHECK_EVERY)
     turns.take(10)
@@ -1312,20 +1303,14 @@ def test_a_position_whose_storing_is_unclear_is_stored_again(turns: Turns, monke
     assert len(renewed) == 2, "without it, a transactor of Kafka commits nothing any more"
 
 
-def test_a_batch_of_notices_costs_a_single_transaction(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
-    commits: list[object] = []
-
-    def count(log: Log, *rest: Any) -> list[tuple[int, int]]:
-        commits.append(rest)
-        return MemoryLog.commit(log, *rest)
-
-    monkeypatch.setattr(Log, "commit", count)
+def test_a_batch_of_notices_costs_a_single_transaction(turns: Turns) -> None:
+    turns.log.commits = 0
     for number in range(3 * reading.BATCH):
         publish_pushes(turns.log, f"x{number}", 1, 1)
     turns.clock.advance(CHECK_EVERY)
     turns.take(4)
     assert len(turns.destination.got) == turns.position == 3 * reading.BATCH
-    assert len(commits) == 4, "one asks whether it is fenced, and one for each batch stores the position"
+    assert turns.log.commits == 4, "one asks whether it is fenced, and one for each batch stores the position"
 
 
 def test_a_courier_that_has_not_begun_is_woken_too(turns: Turns) -> None:

@@ -3,7 +3,7 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -67,6 +67,12 @@ def consumer(monkeypatch: pytest.MonkeyPatch) -> Consumer:
 
 
 @pytest.fixture
+def record_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
+    """Has what it is given happen instead of a recording."""
+    return lambda act: monkeypatch.setattr(worker, "record_pushes", lambda *_: act())
+
+
+@pytest.fixture
 def recorder(tmp_path: Path) -> Iterator[worker.PushRecorder]:
     settings = WorkSettings(
         url="amqp://127.0.0.1:1//",
@@ -81,29 +87,32 @@ def recorder(tmp_path: Path) -> Iterator[worker.PushRecorder]:
 
 
 def test_what_is_recorded_after_the_wish_to_stop_is_acknowledged(
-    consumer: Consumer, recorder: worker.PushRecorder, monkeypatch: pytest.MonkeyPatch
+    consumer: Consumer, recorder: worker.PushRecorder, record_by: Callable[[Callable[[], None]], None]
 ) -> None:
     stop = Stop()
 
-    def record(*_: object) -> None:
+    def record() -> None:
         stop.set()
         assert stop.noticed.wait(60)
 
-    monkeypatch.setattr(worker, "record_pushes", record)
+    record_by(record)
     recorder.run(stop)
     assert consumer.calls == [7, "finish"]
 
 
 def test_a_stopped_worker_waits_a_bounded_time_for_what_is_recorded(
-    consumer: Consumer, recorder: worker.PushRecorder, monkeypatch: pytest.MonkeyPatch
+    consumer: Consumer,
+    recorder: worker.PushRecorder,
+    monkeypatch: pytest.MonkeyPatch,
+    record_by: Callable[[Callable[[], None]], None],
 ) -> None:
     stop, may_end = Stop(), threading.Event()
 
-    def record(*_: object) -> None:
+    def record() -> None:
         stop.set()
         assert may_end.wait(60)
 
-    monkeypatch.setattr(worker, "record_pushes", record)
+    record_by(record)
     monkeypatch.setattr(worker, "SETTLING", 0.0)
     recorder.run(stop)
     assert consumer.calls == ["finish"]
@@ -111,7 +120,7 @@ def test_a_stopped_worker_waits_a_bounded_time_for_what_is_recorded(
 
 
 def test_what_fails_after_the_wish_to_stop_counts_no_attempt(
-    consumer: Consumer, recorder: worker.PushRecorder, monkeypatch: pytest.MonkeyPatch
+    consumer: Consumer, recorder: worker.PushRecorder, record_by: Callable[[Callable[[], None]], None]
 ) -> None:
     """systemd's signal may end `hg` too: that is not the message's fault."""
     stop, [arrived] = Stop(), consumer.receive(0)
@@ -120,12 +129,12 @@ def test_what_fails_after_the_wish_to_stop_counts_no_attempt(
     recorder._parked = Mock(may_have_dead=False, load=lambda: [row.name], read=lambda name, most: [row])
     recorder._backlog = MessageBacklog(FAST, 0)
 
-    def record(*_: object) -> None:
+    def record() -> None:
         stop.set()
         assert stop.noticed.wait(60)
         raise HgFailed("hg pull: exit code 255: killed!", 255)
 
-    monkeypatch.setattr(worker, "record_pushes", record)
+    record_by(record)
     before = worker.FAILED._value.get()
     recorder.run(stop)
     assert worker.FAILED._value.get() == before
