@@ -62,6 +62,8 @@ class Round:
         self.jobs.clear()
         port, work, losses = cast(MasterPort, self), cast(Work, self), cast(LossWatch, self)
         self.found = find_work([str(self.root)], port, work, losses, now, self.quiet)
+        for folder in self.found.unconfirmed:  # as the daemon does
+            self.add(folder, Job.SEND)
 
     def finish(self, root: str) -> list[str]:
         return self.unfinished

@@ -8,6 +8,7 @@ event expired before the aggregator read it. Standard library only,
 because a push that sends its own events imports it.
 """
 
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import closing, suppress
@@ -21,6 +22,8 @@ from .file import Outbox, SentMark, TornRecord
 
 # Seconds that the log gets to show records that it says it has.
 PATIENCE = 20.0
+# Records between two wanted ones that are read, because to begin another reading takes longer.
+NEAR = 1000
 
 
 class EventPlace(Value):
@@ -62,6 +65,33 @@ def find_standing(log: Log, wanted: Mapping[int, EventPlace], *, beginnings: Pos
                     raise Unavailable(f"the log does not show records of {EVENTS} that it says it has")
     except Expired as error:
         raise Unavailable(f"{EVENTS}: {error}") from error
+    return found
+
+
+def find_events(log: Log, partition: int, wanted: Mapping[int, str], stop: threading.Event) -> set[str]:
+    """Return which of the wanted events stand at their offsets, by one reading of a partition.
+
+    `wanted` has the id of an event for each offset; longer parts without any are left out. An event that retention removed is not
+    returned, nor one that was not read when `stop` was set. Raises Unavailable if the log does not show what it says it has, or
+    Expired.
+    """
+    beginning, end = log.beginnings(EVENTS, [partition])[partition], log.ends(EVENTS, [partition])[partition]
+    parts, found = list[tuple[int, int]](), set[str]()
+    for offset in sorted(offset for offset in wanted if beginning <= offset < end):
+        is_near = bool(parts) and offset - parts[-1][1] <= NEAR
+        parts.append((parts.pop()[0] if is_near else offset, offset))
+    for first, last in parts:
+        deadline = time.monotonic() + PATIENCE
+        with closing(log.reader({(EVENTS, partition): first})) as reader:
+            while reader.positions()[EVENTS, partition] <= last and not stop.is_set():
+                records = reader.poll(0.2, limit=min(last + 1 - reader.positions()[EVENTS, partition], NEAR))
+                found.update(
+                    each.headers[ID] for each in records if each.headers.get(ID) == wanted.get(each.offset, "")
+                )
+                if records:
+                    deadline = time.monotonic() + PATIENCE
+                elif time.monotonic() > deadline:
+                    raise Unavailable(f"the log does not show records of {EVENTS} that it says it has")
     return found
 
 

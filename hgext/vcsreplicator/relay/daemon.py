@@ -134,6 +134,7 @@ class _Relay:
         self._outside, self._quiet = OutsideWatch(port, clock.monotonic), QuietRepositories()
         self._log, self._blobs_due = log, float("-inf")
         self._gone = GoneWatch(settings, log, self._watch, clock, stop)
+        self._stop, self._confirming = stop, threading.Thread()
         self._found: list[ServiceTrouble] = []
         # By repository, why the newest push was refused; the socket's thread changes it.
         self._refused: dict[str, ServiceTrouble] = {}
@@ -273,6 +274,8 @@ class _Relay:
         """Stop accepting pushes, and let running jobs end; the caller has set `stop`."""
         self._server.close()
         self._work.drain(DRAIN)
+        if self._confirming.ident is not None:
+            self._confirming.join(2.0)
         self._gone.close()
         self._watch.close()
 
@@ -284,6 +287,9 @@ class _Relay:
         if self._retries is not None:
             self._retries.forget_gone()
         found = find_work(settings.roots, self._port, self._work, self._losses, now, self._quiet)
+        if found.unconfirmed and not self._confirming.is_alive():
+            self._confirming = threading.Thread(target=self._confirm, args=(found.unconfirmed,), daemon=True)
+            self._confirming.start()
         for folder in found.folders if self._watch.successor(settings.source) else ():
             self._work.add(folder, Job.SEND)
         found.troubles.extend(self._outside.find(found.folders, now, quiet=found.quiet))
@@ -297,6 +303,18 @@ class _Relay:
             if (trouble := find_trouble(folder, outbox_of(folder), now, OUTSIDE)) is not None:
                 self._found.append(trouble)
         self._report()
+
+    def _confirm(self, folders: list[str]) -> None:
+        """Look for the newest events of these repositories in the log, then at each repository.
+
+        A thread of its own does it: the log may have much to read, and others have something to send.
+        """
+        try:
+            self._watch.wait()
+            self._losses.confirm_all(folders, self._stop)
+        finally:
+            for folder in folders:
+                self._work.add(folder, Job.SEND)
 
     def _report(self) -> None:
         """Report the troubles to monitoring and, if a report is due, to the log."""

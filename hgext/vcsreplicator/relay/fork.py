@@ -67,6 +67,11 @@ class StateWatch:
         self._thread.start()
         self._read_once.wait(FIRST_READ)
 
+    def wait(self) -> None:
+        """Wait until all states that existed at the start are read, or for the stop."""
+        while not self._read_once.wait(POLL / 10) and not self._stop.is_set():
+            continue
+
     def close(self) -> None:
         """Wait for the thread, which ends with `stop`."""
         if self._reader is not None:

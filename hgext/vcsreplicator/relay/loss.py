@@ -13,16 +13,17 @@ also looks for the event that was sent before them. What is asked about a partit
 """
 
 import threading
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 import prometheus_client
 import structlog
 
 from ..log import EVENTS, Log
 from ..outbox.entry import NewestEvent
-from ..outbox.file import Outbox, SentMark
-from ..outbox.losses import EventPlace, find_standing, has_lost, has_seen, send_again
+from ..outbox.file import Outbox, SentMark, outbox_of
+from ..outbox.losses import EventPlace, find_events, find_standing, has_lost, has_seen, send_again
 from ..words.clock import Clock, SystemClock
 from ..words.errors import ReplicationError, Unavailable
 from ..words.event import event_names
@@ -127,6 +128,30 @@ class LossWatch:
                     self._failed = partitions[0]
         if failure is not None:
             raise failure
+
+    def confirm_all(self, folders: Iterable[str], stop: threading.Event) -> None:
+        """Confirm the repositories whose newest sent event is seen in the log, by one reading of each partition.
+
+        Leaves the others, and those of a partition that cannot be read, to `check`, which reads for one repository alone.
+        """
+        eras, wanted = self.eras(), defaultdict[int, dict[int, tuple[str, str, SentMark]]](dict)
+        for folder in folders:
+            with suppress(Exception):  # accounts may write there; its job reports it
+                box = outbox_of(folder)
+                sent, newest = box.sent(), box.newest()
+                if sent is None or newest is None or sent.partition is None or sent.offset is None:
+                    continue
+                is_seen = not eras[sent.partition] and has_seen(self._find_state(newest.repository), box, sent)
+                if not is_seen and folder not in self._previous:
+                    wanted[sent.partition][sent.offset] = folder, newest.repository, sent
+        for partition, places in wanted.items():
+            ids = {offset: sent.id for offset, (_, _, sent) in places.items()}
+            found = set[str]()
+            with suppress(ReplicationError):  # `check` finds it too
+                found = find_events(self._log, partition, ids, stop)
+            for folder, repository, sent in places.values():
+                if sent.id in found:
+                    self.confirm(folder, repository, sent, eras)
 
     def check(self, folder: str, box: Outbox) -> Confirmation | None:
         """Move the sent mark back if the log lost events.

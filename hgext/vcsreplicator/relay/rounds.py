@@ -44,11 +44,12 @@ class RelayRound:
     """Folders of repositories and unreadable ones, and their troubles.
 
     A trouble that the round sees but does not date has the time of the round. In the `quiet` ones nothing has changed since the
-    last round.
+    last round. All events of the `unconfirmed` ones are sent, but whether the log has the newest is not known.
     """
 
     folders: list[str] = field(default_factory=list)
     quiet: set[str] = field(default_factory=set)
+    unconfirmed: list[str] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
     troubles: list[ServiceTrouble] = field(default_factory=list)
 
@@ -101,8 +102,13 @@ class QuietRepositories:
         """Yield the repositories below a root, as `scan` does."""
         return find_repositories(root, on_unreadable, seen=self._before, on_seen=self._note_folder)
 
-    def look(self, folder: str, work: Work, losses: LossWatch, now: float) -> list[ServiceTrouble] | None:
-        """Do as `check_repository`; return None if nothing has changed since the last look."""
+    def look(
+        self, folder: str, work: Work, losses: LossWatch, now: float, unconfirmed: list[str]
+    ) -> list[ServiceTrouble] | None:
+        """Do as `check_repository`; return None if nothing has changed since the last look.
+
+        If only the log must be looked into, add the repository to `unconfirmed` instead of starting a job.
+        """
         store, known = f"{folder}/.hg/store", self._quiet_before.get(folder)
         is_failing = work.failed.get(folder) is not None or work.unrecovered.get(folder) is not None
         is_turn, rights = folder not in self._folders, self._read_rights(folder[: folder.rindex("/")] or "/")
@@ -117,7 +123,7 @@ class QuietRepositories:
             self._quiet[folder] = known
             return None
         changed = read_time(store)
-        troubles, newest = _look_into(folder, work, losses, now)
+        troubles, newest = _look_into(folder, work, losses, now, unconfirmed)
         if changed is not None and newest is not None and newest.written is not None and not troubles:
             self._quiet[folder] = _QuietStore(changed, newest.event, newest.segment, newest.written, rights)
         return troubles
@@ -143,7 +149,7 @@ def find_work(
 ) -> RelayRound:
     """Start the jobs that are due in every repository below the roots.
 
-    Where nothing has changed since the last round there are none.
+    Where nothing has changed since the last round there are none. In `unconfirmed` ones the caller starts them.
     """
     found = RelayRound()
     quiet.begin()
@@ -152,7 +158,7 @@ def find_work(
         unreadable: list[OSError] = []
         for folder in quiet.find_repositories(root, unreadable.append):
             found.folders.append(folder)
-            troubles = quiet.look(folder, work, losses, now)
+            troubles = quiet.look(folder, work, losses, now, found.unconfirmed)
             if troubles is None:
                 found.quiet.add(folder)
             else:
@@ -191,7 +197,7 @@ def check_repository(folder: str, work: Work, losses: LossWatch, now: float) -> 
 
 
 def _look_into(
-    folder: str, work: Work, losses: LossWatch, now: float
+    folder: str, work: Work, losses: LossWatch, now: float, unconfirmed: list[str] | None = None
 ) -> tuple[list[ServiceTrouble], _NewestSegment | None]:
     """Do as `check_repository`; return also the newest segment if nothing is due."""
     failure, found, newest = work.failed.get(folder), list[ServiceTrouble | None](), None
@@ -208,8 +214,11 @@ def _look_into(
             # What is written from now on is seen in the next round.
             written = read_time(f"{folder}/.hg/store/{SEGMENT.format(sent.segment)}") if sent else None
             is_forked = "outbox.fork" in names  # perhaps no longer
-            is_due = is_forked or not (sent and losses.is_confirmed(folder, sent.id) and box.ends_at(sent))
-            if is_due:
+            has_sent = bool(sent and box.ends_at(sent)) and not is_forked
+            is_due = not (has_sent and sent and losses.is_confirmed(folder, sent.id))
+            if is_due and has_sent and failure is None and unconfirmed is not None:
+                unconfirmed.append(folder)
+            elif is_due:
                 work.add(folder, Job.SEND)
             if sent and not is_due and "journal" not in names:
                 newest = _NewestSegment(sent.id, SEGMENT.format(sent.segment), written)
