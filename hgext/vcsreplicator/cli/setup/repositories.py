@@ -98,8 +98,8 @@ def examine(root: str, copies: str | None) -> Examination:
     for folder in folders:
         try:
             found = [*_examine_content(folder, opener), *_examine_use(folder, root)]
-        except Exception as error:  # accounts may write there
-            found = [(ProblemKind.FORMAT, f"cannot be opened: {describe(error)}".replace(folder, "FOLDER"))]
+        except Exception as failure:  # accounts may write there
+            found = [(ProblemKind.FORMAT, f"cannot be opened: {describe(failure)}".replace(folder, "FOLDER"))]
         for problem in found:
             groups.setdefault(problem, []).append(folder)
     for error in filter(may_hold_repositories, unreadable if os.path.isdir(root) else ()):
