@@ -33,6 +33,13 @@ def test_a_file_that_the_user_may_not_see_is_one_line(
     assert capsys.readouterr().err == "vcsreplicator: /root/notifier.db: Permission denied\n"
 
 
+def test_a_verb_that_needs_too_much_memory_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert end_with(MemoryError(), monkeypatch) == 1
+    assert capsys.readouterr().err == "vcsreplicator: more memory is needed than this process may use\n"
+
+
 def test_a_file_of_another_user_names_the_owner_to_run_as(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,7 @@ import os
 import pwd
 import shlex
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -18,6 +19,7 @@ from typing import Any, NoReturn
 from unittest.mock import Mock
 
 import pytest
+from mercurial import error as error_of_mercurial
 from structlog.testing import capture_logs
 
 from hgext.vcsreplicator.log import EVENTS, NewRecord, partition_of, topics
@@ -712,6 +714,33 @@ def test_repositories_that_wait_for_the_log_are_not_tried_all_at_once(jobs: Jobs
     delays = {jobs.work._choose_delay(task) for _ in range(20)}
     assert len(delays) > 10
     assert all(0.8 <= delay <= 1.2 for delay in delays)
+
+
+def test_what_no_memory_holds_is_named_and_tried_ever_less_often(jobs: Jobs) -> None:
+    class Text:
+        pass
+
+    held = weakref.WeakSet[Text]()
+
+    def unpack(folder: str) -> None:
+        text = Text()
+        text.itself = text  # type: ignore[attr-defined]
+        held.add(text)
+        try:
+            raise MemoryError
+        except Exception as error:
+            raise error_of_mercurial.StorageError(b"revlog decompress error") from error
+
+    jobs.stop.set()  # no retry beside this test's own
+    jobs.work._table = {Job.SEND: unpack}
+    folder = str(jobs.root / "a")
+    (jobs.root / "a" / ".hg").mkdir(parents=True)
+    jobs.work._tasks[folder] = task = relay_work._RepositoryTask(jobs={Job.SEND})
+    for _ in range(20):
+        jobs.work._run_task(folder, task)
+        assert not held, "what the job had in memory stays there"
+    assert jobs.work.failed[folder].reason == relay_work.NEEDS_MEMORY
+    assert task.not_before - jobs.clock.monotonic() > 60
 
 
 def test_no_job_begins_after_the_wish_to_stop(jobs: Jobs) -> None:

@@ -71,6 +71,8 @@ _GROUPS = {
 }
 VERBS = {verb: line for group in _GROUPS.values() for verb, line in group.items()}
 
+# Verbs that open repositories which other accounts may write.
+_BOUNDED = frozenset({"relay", "setup", "handover", "promote", "demote"})
 # Verbs that are commands of `daemons`; each other verb is a module of its own.
 DAEMONS = frozenset({"relay", "mirror", "aggregator", "notifier", "edge", "poll", "work"})
 
@@ -127,6 +129,10 @@ def program() -> None:
 def run() -> None:
     """Run the verb that the command line names, and exit with its code."""
     _open_standard_streams()
+    if _BOUNDED.intersection(sys.argv[1:2]):
+        from ..words.memory import bound_to_half  # imported only here: most verbs do not need it
+
+        bound_to_half()
     try:
         program.main(standalone_mode=False)
     except click.exceptions.Abort:
@@ -140,6 +146,9 @@ def run() -> None:
     except ReplicationError as error:
         _show_error(error)
         sys.exit(2)
+    except MemoryError:
+        click.echo("vcsreplicator: more memory is needed than this process may use", err=True)
+        sys.exit(1)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)

@@ -24,6 +24,7 @@ from ..outbox.entry import OutboxEnd
 from ..outbox.file import Outbox, outbox_of
 from ..relay.scan import is_folder
 from ..words.errors import MalformedEvent, Refused, Unavailable
+from ..words.unexpected import OUT_OF_MEMORY, lacks_memory
 from . import observe, opening
 from .bundles import RepositoryOpener
 from .master import creation, formats, intents, recovery, refusals
@@ -141,11 +142,11 @@ class MasterRepositories(RepositoryOpener):
             repo = self.open(folder)
             is_busy = _is_busy(repo)
             found = None if is_busy else _find_lost(repo, end) or derivation.find_older_copy(Pushlog(repo))
-        except (error.RepoError, error.StorageError, FileNotFoundError, ValueError) as problem:
+        except (error.RepoError, error.StorageError, FileNotFoundError, ValueError, MemoryError) as problem:
             # What has no event is not replicated yet, and of a repository that was deleted meanwhile nothing is read.
             if end is None or not is_folder(os.path.join(folder, ".hg")):
                 raise
-            reason = text(stringutil.forcebytestr(problem))
+            reason = OUT_OF_MEMORY if lacks_memory(problem) else text(stringutil.forcebytestr(problem))
             is_busy, found = False, f"a file of its history cannot be read: {reason}; {refusals.RESTORE_HISTORY}"
         # A strip that began meanwhile cuts files, too.
         is_busy = is_busy or (repo is not None and _is_busy(repo))

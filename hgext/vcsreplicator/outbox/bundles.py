@@ -60,9 +60,11 @@ class StoredBundles:
     @contextlib.contextmanager
     def opened(self, event: str) -> Iterator[Bundle | None]:
         """Open the bundle of an event within the block; give None if none is stored."""
-        try:
-            file: IO[bytes] = open(self._folder.join(_bundle_name(event)), "rb", opener=open_regular)  # noqa: SIM115
-        except FileNotFoundError:
+        file: IO[bytes] | None = None
+        # A block within a handler would lose what led to its errors.
+        with contextlib.suppress(FileNotFoundError):
+            file = open(self._folder.join(_bundle_name(event)), "rb", opener=open_regular)  # noqa: SIM115
+        if file is None:
             yield None
             return
         with file:

@@ -156,7 +156,7 @@ class StateWatch:
                 logger.warning("state not readable", reason=str(error))
                 self._reads_promotions = not self._reads_promotions
                 self._stop.wait(1.0)
-            except ReplicationError as error:
+            except (ReplicationError, MemoryError) as error:  # a job of another thread may have all memory
                 self._has_failed = True
                 logger.warning("state not readable", reason=str(error))
                 self._stop.wait(1.0)

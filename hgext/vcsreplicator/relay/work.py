@@ -5,6 +5,7 @@ It works in many repositories at once, on one job at a time in each, and retries
 """
 
 import enum
+import gc
 import os
 import random
 import threading
@@ -12,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import prometheus_client
@@ -19,8 +21,9 @@ import structlog
 
 from ..outbox.file import outbox_of
 from ..words.clock import Clock
-from ..words.errors import BlobsUnavailable, NoRoom, Refused, Unavailable
+from ..words.errors import BlobsUnavailable, NoRoom, Refused, ReplicationError, Unavailable
 from ..words.retry import FAILOVER, RECONNECT, Backoff
+from ..words.unexpected import OUT_OF_MEMORY, lacks_memory
 from .jobs import Job, RepositoryBusy
 from .partitions import LoggedOutage
 from .reasons.grouping import GroupedLines
@@ -38,8 +41,13 @@ WAITING = prometheus_client.Gauge(
 RECOVERY_RETRIES = 5
 # Repositories that wait for the log and may each try as often as one alone; more of them share these attempts.
 OFTEN = 4
-# For repositories that this user may not write: until an operator gives the right, each attempt fails. LONGEST is that of many.
+# For repositories that this user may not write, or whose histories no memory holds: until an operator acts, each attempt fails.
+# LONGEST is that of many.
 DENIED, LONGEST = Backoff(first=0.1, longest=120.0), 600.0
+# What an operator can do about a job that took all memory which this process may have (`words.memory`).
+NEEDS_MEMORY = (
+    f"{OUT_OF_MEMORY}; find out who wrote there, or if it was a large push, set LimitDATA= in the relay's unit"
+)
 # Failures of a repository in a row that are logged as warnings; further ones are errors.
 QUIET_FAILURES = 3
 # Seconds between two looks at which tasks are due.
@@ -49,11 +57,12 @@ TICK = 0.1
 class Obstacle(enum.StrEnum):
     """What stood in the way of many repositories, by the newest failure.
 
-    The log was away, or this user may not use a file of the repository.
+    The log was away, this user may not use a file of the repository, or the process had no memory left.
     """
 
     AWAY = "away"
     DENIED = "denied"
+    MEMORY = "memory"
 
 
 @dataclass(slots=True)
@@ -205,8 +214,8 @@ class Work:
 
     def _choose_delay(self, task: _RepositoryTask) -> float:
         """Return the seconds to a task's next attempt; the caller holds the condition."""
-        if task.obstacle is Obstacle.DENIED:
-            fair = min(self._obstructed[Obstacle.DENIED] / OFTEN, LONGEST)
+        if task.obstacle in (Obstacle.DENIED, Obstacle.MEMORY):
+            fair = min(self._obstructed[task.obstacle] / OFTEN, LONGEST)
             return max(DENIED.delay(task.failures, random.random()), fair * (0.8 + 0.4 * random.random()))
         longest = RECONNECT.delay(task.failures, random.random())
         if task.obstacle is None:
@@ -243,7 +252,7 @@ class Work:
             if job not in jobs - outcomes.retried:
                 continue
             try:
-                self._table[job](folder)
+                self._run_job(job, folder)
                 outcomes.has_answered |= job is not Job.RECOVER
             except RepositoryBusy as error:
                 logger.debug("busy", job=job, folder=folder, reason=str(error))
@@ -263,6 +272,8 @@ class Work:
                 outcomes.obstacle = Obstacle.DENIED if denied is not None else None
                 if is_away:
                     outcomes.obstacle = Obstacle.AWAY
+                if isinstance(error, MemoryError):
+                    outcomes.obstacle = Obstacle.MEMORY
                 self._note_failure(folder, job, task, error, reason)
                 outcomes.note(Failure(job, reason, now, is_permanent=denied is not None))
                 if job is Job.RECOVER:
@@ -275,6 +286,18 @@ class Work:
                 outcomes.retried = jobs
                 break
         return outcomes
+
+    def _run_job(self, job: Job, folder: str) -> None:
+        """Run a job; a MemoryError says what to do, and holds nothing of what the job had in memory."""
+        try:
+            self._table[job](folder)
+        except Exception as error:
+            if isinstance(error, ReplicationError) or not lacks_memory(error):
+                raise
+        else:
+            return
+        gc.collect()  # Mercurial's objects refer to each other
+        raise MemoryError(NEEDS_MEMORY)
 
     def _note_failure(self, folder: str, job: Job, task: _RepositoryTask, error: Exception, reason: str) -> None:
         FAILURES.inc()
@@ -298,7 +321,8 @@ class Work:
 
     def _start_due_tasks(self) -> None:
         while self._has_tasks.wait() and not self._stop.wait(TICK):
-            with self._changed:
+            # A job of another thread may have all memory: a tick later it has none.
+            with suppress(MemoryError), self._changed:
                 for folder, task in list(self._tasks.items()):
                     self._start_task(folder, task)
                 if not self._tasks:

@@ -10,7 +10,6 @@ closes: the worker finishes its task, so no transaction is left in the middle, a
 
 import contextlib
 import os
-import resource
 import signal
 import sys
 from dataclasses import replace
@@ -21,6 +20,7 @@ from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
 
 from ...mirror.task import READY, Check, Look, Scan, Sweep, Task, Warm
+from ...words import memory
 from ...words.clock import SystemClock
 from .. import requirement
 from ..serving import views
@@ -61,25 +61,14 @@ def main() -> None:
     serve(pipe, None)
 
 
-def _bound_memory(size: int) -> None:
-    """Bound what this process may allocate, at most to its present limit.
-
-    Mercurial holds a whole chunk of a bundle and a whole file at a time, several times over. The bound is the kernel's, so that no
-    bundle exhausts the machine: an allocation beyond it fails as MemoryError, which stops one repository. Mapped
-    files, such as large stores, do not count.
-    """
-    _, most = resource.getrlimit(resource.RLIMIT_DATA)
-    size = size if most == resource.RLIM_INFINITY else min(size, most)
-    resource.setrlimit(resource.RLIMIT_DATA, (size, most))
-
-
 def serve(pipe: Connection, ui: Ui | None) -> None:
     """Serve the pipe until it ends, with `ui`, or a new one."""
     try:
         settings = pipe.recv()
     except (EOFError, OSError):
         return
-    _bound_memory(settings.worker_memory_bytes)
+    # Mercurial holds a whole chunk of a bundle and a whole file at a time, several times over.
+    memory.bound(settings.worker_memory_bytes)
     ui = ui or prepare()
     if settings.master_auth is not None:
         ui.setconfig(*MASTER_AUTH, os.fsencode(settings.master_auth), b"mirror")
