@@ -165,5 +165,5 @@ def test_the_table_replaces_only_what_is_between_its_markers(tmp_path: Path) -> 
     assert text.startswith(f"above\n{BEGIN}")
     assert text.endswith(f"{END}\nbelow\n")
     assert f"| {FAULTS[0].does} | {FAULTS[0].promised} | 2 | 3.0 s | 3.0 s | 0 |" in text
-    assert "Seeds 7, 7: 4 pushes, 2 faults of 1 kinds." in text
+    assert "Seeds 7: 4 pushes, 2 faults of 1 kinds." in text
     assert "old" not in text
