@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Revsets over a long history: what they find, and how much of the pushlog they read for it."""
 
+import shutil
+
 import pytest
 from mercurial import error
 from mercurial.node import wdirrev
@@ -67,12 +69,12 @@ def test_what_is_no_changeset_is_no_head_of_a_push(long_history):
     assert wdirrev not in repository.revs(b"pushhead()")
 
 
-def test_a_pushlog_that_cannot_be_read_is_told_when_a_lazy_set_is_asked(place, server, monkeypatch):
-    monkeypatch.setattr(revsets, "_SMALL", 0)
-    repository = server.repository
-    found = repository.revs(b"pushhead()")
-    (server.folder / ".hg" / "pushlog2.db").write_bytes(b"no database" * 100)
-    (server.folder / ".hg" / "store" / "pushlog.log").unlink()
+def test_a_pushlog_that_cannot_be_read_is_told_when_a_lazy_set_is_asked(long_history, tmp_path):
+    shutil.copytree(long_history.folder, tmp_path / "copy")
+    copy = Place(tmp_path, "copy")
+    found = copy.repository.revs(b"pushhead()")
+    (copy.folder / ".hg" / "pushlog2.db").write_bytes(b"no database" * 100)
+    (copy.folder / ".hg" / "store" / "pushlog.log").unlink(missing_ok=True)
     with pytest.raises(Exception, match="cannot read the pushlog"):
         list(found)
 
@@ -82,10 +84,9 @@ def test_a_number_beyond_what_sqlite_holds_is_an_unknown_push(long_history, numb
     assert list(long_history.repository.revs(b"pushid(%s)", b"%d" % number)) == []
 
 
-@pytest.mark.parametrize("small", [0, revsets._SMALL])
-def test_a_number_of_days_beyond_what_sqlite_holds_is_all_of_time(long_history, monkeypatch, small):
-    monkeypatch.setattr(revsets, "_SMALL", small)
-    assert len(long_history.repository.revs(b"pushdate(%s) and 1:10", b"-" + b"9" * 30)) == 10
+@pytest.mark.parametrize(("within", "count"), [(b"1:10", 10), (b"all()", PUSHES)])
+def test_a_number_of_days_beyond_what_sqlite_holds_is_all_of_time(long_history, within, count):
+    assert len(long_history.repository.revs(within + b" and pushdate(%s)", b"-" + b"9" * 30)) == count
 
 
 def test_a_number_of_days_that_is_no_date_is_refused(long_history):

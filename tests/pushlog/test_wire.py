@@ -73,7 +73,6 @@ class OverHttp(io.BytesIO):
 @pytest.mark.parametrize("stream", [OverHttp, over_ssh])
 def test_a_row_without_an_end_is_read_up_to_a_limit(monkeypatch, stream):
     monkeypatch.setattr(fetching, "LONGEST", 3000)
-    monkeypatch.setattr(fetching, "_PIECE", 500)
     server = SimpleNamespace(
         _callstream=lambda _command, firstpush: stream(b"1\n" + b"2" * 2999 + b"\n" + b"3" * 20_000)
     )
@@ -160,9 +159,8 @@ def test_a_partial_pull_asks_for_what_its_first_push_lacks(place, server, monkey
     assert warning == f"received pushlog entry for unknown changeset {names}, and 20 more; ignoring"
 
 
-def test_hidden_changesets_before_the_first_that_is_to_come_end_no_answer(place, server, monkeypatch):
+def test_hidden_changesets_before_the_first_that_is_to_come_end_no_answer(place, server):
     first, second, _third = nodes_of(server)
-    monkeypatch.setattr(fetching, "_KNOWN_BATCH", 1)
     server.sql("UPDATE changesets SET node = ? WHERE pushid = 1", "f" * 40)
     client = place("client")
     client.pull_from(server, second)
@@ -375,13 +373,11 @@ def test_changesets_of_a_completed_row_are_not_asked_for_again(place, branched, 
     assert client.rows() == rows
 
 
-def test_a_pull_without_new_changesets_asks_once(place, branched, monkeypatch):
+def test_a_pull_without_new_changesets_asks_once(place, branched, asked):
     client = place("client")
     branched.strip(branched.rows()[2][1][0])
     client.pull_from(branched)
-    asked = []
-    stream = wire.stream_rows
-    monkeypatch.setattr(wire, "stream_rows", lambda repo, first: asked.append(first) or stream(repo, first))
+    asked.clear()
     client.pull_from(branched)
     assert asked == [b"4"]
 
