@@ -126,11 +126,14 @@ class Hiding:
         return 16
 
 
-@pytest.mark.parametrize(("root", "is_named"), [("/m", False), ("/m/a", True), ("/other", False)])
-def test_a_mirror_below_a_root_of_the_master_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: str, is_named: bool
-) -> None:
+@pytest.fixture
+def hiding_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hgext.vcsreplicator.cli.config.log_of", lambda _: nullcontext(Hiding()))
+
+
+@pytest.mark.parametrize(("root", "is_named"), [("/m", False), ("/m/a", True), ("/other", False)])
+@pytest.mark.usefixtures("hiding_log")
+def test_a_mirror_below_a_root_of_the_master_is_named(tmp_path: Path, root: str, is_named: bool) -> None:
     file = written(tmp_path, f'log = "kafka://127.0.0.1:1"\n{NESTED}[mirror.a]\nroot = "{root}"\n')
     result = CliRunner().invoke(program, ["config", "check", "--config", str(file)])
     assert ("lies below /m of [relay.roots]: expected a folder apart from it, if both are on one" in result.output) == (
@@ -138,10 +141,8 @@ def test_a_mirror_below_a_root_of_the_master_is_named(
     )
 
 
-def test_topics_that_a_kafka_user_may_not_see_are_not_called_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hgext.vcsreplicator.cli.config.log_of", lambda _: nullcontext(Hiding()))
+@pytest.mark.usefixtures("hiding_log")
+def test_topics_that_a_kafka_user_may_not_see_are_not_called_missing(tmp_path: Path) -> None:
     file = written(tmp_path, 'log = "kafka://127.0.0.1:1"\n')
     result = CliRunner().invoke(program, ["config", "check", "--config", str(file)])
     assert (

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hgext.vcsreplicator.aggregator import completeness
 from hgext.vcsreplicator.aggregator.decisions import outgoing
 from hgext.vcsreplicator.words import wire
 
@@ -38,3 +39,9 @@ def upgrade(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Callable[[], None]]
         return lambda: monkeypatch.setattr(wire, "VERSION", known)
 
     return begin
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The aggregator waits for an answer of the log for a moment only."""
+    monkeypatch.setattr(completeness, "PAUSE", 0.01)

@@ -190,14 +190,12 @@ def test_a_successor_from_a_clock_ahead_goes_a_minute_into_a_session(
     assert here.noticed() == [(1, 1), (2, 1)]
 
 
-def test_an_answer_that_came_late_is_no_answer_of_the_time_before(
-    here: Installation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("impatient")
+def test_an_answer_that_came_late_is_no_answer_of_the_time_before(here: Installation) -> None:
     """The relay may have stopped to wait for the partition meanwhile."""
     with here.session() as session:
         here.begin(session, 0)
         hanging = HangingEnds(here.log)
-        monkeypatch.setattr("hgext.vcsreplicator.aggregator.completeness.PAUSE", 0.01)
         here.step(session, 10.0)
         here.push(here.successor, Type.CREATED)
         here.step(session, 30.0)
@@ -295,15 +293,13 @@ def test_check_says_why_a_successor_waits_for_a_slow_log(here: Installation) -> 
     assert here.noticed() == [(2, 1)]
 
 
-def test_an_answer_taken_late_by_the_loop_is_no_late_answer_of_the_log(
-    here: Installation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("impatient")
+def test_an_answer_taken_late_by_the_loop_is_no_late_answer_of_the_log(here: Installation) -> None:
     aggregation = Aggregation(Roster(), {(EVENTS, OLD): 0, (EVENTS, NEW): 0})
     completeness = Completeness(aggregation, here.log, here.clock, 5.0)
     completeness.check()
     here.clock.advance(5.0)
     hanging = HangingEnds(here.log)
-    monkeypatch.setattr("hgext.vcsreplicator.aggregator.completeness.PAUSE", 0.01)
     completeness.check()
     hanging.go_on.set()
     assert completeness._question is not None
@@ -335,12 +331,12 @@ def test_a_time_counts_once_what_the_log_had_then_is_read_or_lost(here: Installa
     assert aggregation.succession.read_at == asked
 
 
-def test_a_broker_that_hangs_holds_up_no_other_work(here: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("impatient")
+def test_a_broker_that_hangs_holds_up_no_other_work(here: Installation) -> None:
     with here.session() as session:
         here.step(session, 90.0)
         read_at = session.aggregation.succession.read_at
         hanging = HangingEnds(here.log)
-        monkeypatch.setattr("hgext.vcsreplicator.aggregator.completeness.PAUSE", 0.01)
         here.push(here.former, Type.CREATED)
         here.step(session, 20.0)
         assert here.noticed() == [(1, 1)]

@@ -143,10 +143,13 @@ def test_invented_levels_take_bounded_memory(tmp_path: Path, monkeypatch: pytest
         assert session.aggregation.repositories[chain.repository].state.noticed == 1  # type: ignore[union-attr]
 
 
-def test_a_mirror_ahead_of_the_aggregator_takes_room_only_until_the_events_come(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def room_for_three(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate, "STRANGERS", 3)
+
+
+@pytest.mark.usefixtures("room_for_three")
+def test_a_mirror_ahead_of_the_aggregator_takes_room_only_until_the_events_come(tmp_path: Path) -> None:
     log = AttackedLog(tmp_path)
     with log.session() as session:
         for number in range(9):
@@ -162,10 +165,8 @@ def test_a_mirror_ahead_of_the_aggregator_takes_room_only_until_the_events_come(
     assert log.alarms() == ""
 
 
-def test_levels_without_room_count_once_the_log_has_their_events(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gate, "STRANGERS", 3)
+@pytest.mark.usefixtures("room_for_three")
+def test_levels_without_room_count_once_the_log_has_their_events(tmp_path: Path) -> None:
     log, chains = AttackedLog(tmp_path), [Chain(str(number)) for number in range(5)]
     for chain in chains:
         chain.take(1)

@@ -261,13 +261,13 @@ def test_a_partition_that_loses_its_leader_in_a_rereading_loses_nothing(
     assert log.noticed()[1:] == [(skipped.path, 1, seq) for seq in range(1, 13)]
 
 
-def test_a_silent_partition_holds_up_no_other_and_is_found_again(log: Halves, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("impatient")
+def test_a_silent_partition_holds_up_no_other_and_is_found_again(log: Halves) -> None:
     silent, there = chains()[SILENT], chains()[THERE]
     send(log, silent.take(1))
     log.fall_silent()
     with log.session() as session:
         hanging = HangingEnds(log)
-        monkeypatch.setattr("hgext.vcsreplicator.aggregator.completeness.PAUSE", 0.01)
         log.push(there)
         log.step(session)
         assert log.noticed() == [(there.path, 1, 1)]

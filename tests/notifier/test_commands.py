@@ -92,10 +92,16 @@ def test_a_request_on_a_machine_without_the_notifier_makes_no_file(
     assert set(tmp_path.iterdir()) == before
 
 
+@pytest.fixture
+def follows_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The notifier looks often for requests of other machines."""
+    monkeypatch.setattr("notifier.publishing.orders.FOLLOW_EVERY", 0.05)
+
+
+@pytest.mark.usefixtures("follows_often")
 def test_a_destination_is_paused_from_a_machine_without_the_notifier(
-    file: Path, running: Notifier, tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+    file: Path, running: Notifier, tmp_path: Path, log: Log
 ) -> None:
-    monkeypatch.setattr("notifier.publishing.orders.FOLLOW_EVERY", 0.1)
     elsewhere = tmp_path / "elsewhere.toml"
     elsewhere.write_text(file.read_text().replace(f"{tmp_path}/notifier.db", f"{tmp_path}/absent.db"))
     assert say(elsewhere, "destination", "pause", "lines") == "lines: paused\n"
@@ -107,10 +113,8 @@ def test_a_destination_is_paused_from_a_machine_without_the_notifier(
     assert not Path(f"{tmp_path}/absent.db").exists()
 
 
-def test_a_request_that_the_log_and_the_verb_bring_is_carried_out_once(
-    file: Path, running: Notifier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("notifier.publishing.orders.FOLLOW_EVERY", 0.0)
+@pytest.mark.usefixtures("follows_often")
+def test_a_request_that_the_log_and_the_verb_bring_is_carried_out_once(file: Path, running: Notifier) -> None:
     say(file, "destination", "pause", "lines")
     say(file, "destination", "resume", "lines")
     assert [each.result for each in running.state.requests.list_newest(9)] == ["resumed", "paused"]
@@ -146,10 +150,10 @@ def sign(request: Request, *keys: str) -> str:
     return " ".join(f"v1,{base64.b64encode(digest).decode()}" for digest in digests)
 
 
+@pytest.mark.usefixtures("follows_often")
 def test_webhooks_are_changed_from_a_machine_without_the_notifier(
-    file: Path, running: Notifier, tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+    file: Path, running: Notifier, tmp_path: Path, log: Log
 ) -> None:
-    monkeypatch.setattr("notifier.publishing.orders.FOLLOW_EVERY", 0.1)
     elsewhere = tmp_path / "elsewhere.toml"
     elsewhere.write_text(file.read_text().replace(f"{tmp_path}/notifier", f"{tmp_path}/absent"))
     elsewhere.write_text(elsewhere.read_text().replace(f"{tmp_path}/deliveries", f"{tmp_path}/missing"))

@@ -218,10 +218,14 @@ def test_without_patience_it_is_looked_at_twice_all_the_same(round_: Round, monk
     assert round_.runs(MISSING, EQUAL) == [ComparisonOutcome.EQUAL]
 
 
-def test_a_round_goes_on_when_the_log_was_away_or_lost_records_meanwhile(
-    round_: Round, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What failed is tried again at once."""
     monkeypatch.setattr(verify, "RETRY", 0.0)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_round_goes_on_when_the_log_was_away_or_lost_records_meanwhile(round_: Round) -> None:
     older, answers = round_.log.copied(STATE), [False, False]
 
     def fail(*_: object) -> None:
@@ -239,8 +243,8 @@ def test_a_round_goes_on_when_the_log_was_away_or_lost_records_meanwhile(
     assert round_.reported[0].path == "one"
 
 
+@pytest.mark.usefixtures("at_once")
 def test_a_round_that_fails_is_begun_again(round_: Round, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify, "RETRY", 0.0)
     stop, rounds = threading.Event(), [RuntimeError("a fault of our own"), BlockingIOError("no more processes"), None]
 
     def compare(*arguments: object, **more: object) -> verify.Round:
@@ -313,6 +317,7 @@ def test_a_repository_that_differs_counts_until_it_is_equal_or_gone(
     assert found == [(2, 1), (2, 3), (1, 1), (0, 1)]
 
 
+@pytest.mark.usefixtures("at_once")
 def test_a_restart_continues_the_round_and_reports_what_differs(
     round_: Round, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,7 +346,6 @@ def test_a_restart_continues_the_round_and_reports_what_differs(
                     return
 
         monkeypatch.setattr(verify.crew, "work", work)
-        monkeypatch.setattr(verify, "RETRY", 0.0)
         monkeypatch.setattr(reports, "INTERVAL", 0.0)
         verify.run(settings, round_.log, replace(OPTIONS, rest=0.0), stop=stop, clock=round_.clock)
         report = Follower(round_.log).update().reports["verify alpha"]
