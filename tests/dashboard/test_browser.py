@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ from hgext.vcsreplicator.dashboard.acts import ActJournal, ActOutcome, read_act
 from hgext.vcsreplicator.dashboard.server import run
 from hgext.vcsreplicator.dashboard.settings import DashboardRole, DashboardSettings
 from hgext.vcsreplicator.demo.ports import free_port
+from hgext.vcsreplicator.log import ACKS, STATE
+from hgext.vcsreplicator.words.records import AggregatorHeartbeat
 from testing.builders.browser import find_barriers, open_browser
 from testing.waiting import eventually
 from tests.dashboard.conftest import AS_OPERATOR, SECRET, Installation, fill, fill_notifier, users_file
@@ -244,6 +247,32 @@ def check_page(browser: webdriver.Chrome, name: str, width: str, scheme: str) ->
     assert is_dark == (scheme == "dark"), "our style sheet is not in use"
     complaints = [entry["message"] for entry in browser.get_log("browser")]
     assert [text for text in complaints if "status of 404" not in text] == []
+
+
+def test_a_command_is_seen_whole_on_a_phone(browser: webdriver.Chrome) -> None:
+    installation = fill()
+    chain = installation.push(f"public/{'folder/' * 9}name")
+    installation.write(ACKS, f"beta/{chain.repository}", replace(chain.ack("beta", 1), detached="locked"))
+    with serving(installation) as address:
+        show(browser, address, width=WIDTHS["phone"])
+        commands = browser.find_elements(By.CSS_SELECTOR, ".command")
+        hidden = [each.text for each in commands if each.get_property("scrollWidth") > each.get_property("clientWidth")]
+        browser.get("about:blank")
+    assert len(commands) >= 2
+    assert hidden == []
+
+
+def test_a_service_with_a_long_trouble_keeps_its_name_whole(browser: webdriver.Chrome) -> None:
+    installation, alarm = fill(), "the log has another history; " * 20
+    beat = AggregatorHeartbeat(time=installation.clock.now(), roster=1, held=0, alarms=(alarm,))
+    installation.write(STATE, "aggregator", beat)
+    with serving(installation) as address:
+        show(browser, address)
+        name = browser.find_element(By.XPATH, "//h2[@id='services']/following::th[normalize-space()='aggregator']")
+        script = "const text = new Range(); text.selectNodeContents(arguments[0]); return text.getClientRects().length"
+        lines = browser.execute_script(script, name)
+        browser.get("about:blank")
+    assert lines == 1
 
 
 def test_a_graph_of_a_phone_has_its_begin_left_and_its_end_right(browser: webdriver.Chrome, address: str) -> None:

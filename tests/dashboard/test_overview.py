@@ -4,14 +4,18 @@
 import html
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hgext.vcsreplicator.dashboard.settings import DashboardRole, DashboardSettings
-from hgext.vcsreplicator.log import ACKS, NOTICES, SERVICES
-from hgext.vcsreplicator.words.records import MirrorHeartbeat, RoundProgress, ServiceReport
+from hgext.vcsreplicator.log import ACKS, NOTICES, ROSTER, SERVICES
+from hgext.vcsreplicator.words.records import MirrorHeartbeat, Reason, RoundProgress, ServiceReport
+from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
+from hgext.vcsreplicator.words.rules import Rules
+from notifier.destinations.state import Kind, StateDatabase
 from testing.waiting import eventually
 from tests.dashboard.conftest import (
     AS_READER,
@@ -100,7 +104,7 @@ def test_a_finding_is_a_card_with_one_whole_command_and_links(late: Installation
     cards = [html.unescape(card) for card in re.findall(r"<li class=.notice.*?</li>", text, re.DOTALL)]
     [silent] = [card for card in cards if "mirror beta is silent" in card]
     assert silent.count("<code") == 1
-    assert '<code class="command" tabindex="0">systemctl start vcsreplicator-mirror@beta</code>' in silent
+    assert '<code class="command">systemctl start vcsreplicator-mirror@beta</code>' in silent
     assert f'href="{RUNBOOK}#vcsreplicatormirrorsilent"' in silent
     assert 'href="/mirror/beta"' in silent
     [detached] = [card for card in cards if "public/firefox is detached" in card]
@@ -179,6 +183,60 @@ def test_a_mirror_has_a_page_with_all_that_is_known(late: Installation, site: Si
     assert site.get("/mirror/nobody", headers=AS_READER).status_code == 404
 
 
+def test_a_mirror_that_is_not_expected_to_run_is_not_called_behind(tmp_path: Path) -> None:
+    """Though it lacks events, has a repository detached, and could not write before it was stopped."""
+    installation = fill()
+    off = Mirror(
+        name="beta", state=MirrorState.INACTIVE, rules=Rules(include=("path:a", "path:b"), exclude=("path:c",))
+    )
+    beat = MirrorHeartbeat(mirror="beta", time=installation.clock.now(), positions={}, version="1", trouble="no room")
+    installation.write(ACKS, "beta", beat)
+    installation.write(ROSTER, KEY, Roster(mirrors=(Mirror(name="alpha", state=MirrorState.ACTIVE), off)))
+    installation.clock.advance(200)
+    installation.mirrors = ("alpha",)
+    installation.beat()
+    with pages(installation, settings(tmp_path)) as site:
+        text = site.get("/mirror/beta", headers=AS_READER).text
+    assert "<dt>State</dt><dd>not expected to run</dd>" in text
+    shown = " ".join(re.sub(r"<[^>]+>", "", text).split())
+    assert "Release 1. It cannot write: no room." in shown
+    assert "It carries path:a, path:b, but not path:c." in shown
+
+
+def test_a_mirrors_page_says_how_many_findings_it_leaves_out(tmp_path: Path) -> None:
+    installation = fill()
+    for number in range(11):
+        ack = installation.push(f"public/{number}").ack("beta", 1)
+        reason = list(Reason)[number]
+        installation.write(
+            ACKS, f"beta/{ack.repository}", replace(ack, detached=reason, detached_since=1_700_000_000.0)
+        )
+    with pages(installation, settings(tmp_path)) as site:
+        text = site.get("/mirror/beta", headers=AS_READER).text
+    assert text.count('<li class="notice') == 10
+    assert re.search("The first 10 of 1[23]; the ", text)
+
+
+def test_a_repository_has_what_an_operator_should_do_about_it(tmp_path: Path) -> None:
+    installation = fill()
+    firefox, tools = (installation.chains[path] for path in ("public/firefox", "public/tools"))
+    installation.state(tools, fork="f" * 32, forked_at=installation.clock.now())
+    with pages(installation, settings(tmp_path, anonymous=DashboardRole.GUEST, runbook=RUNBOOK)) as site:
+        address = f"/repository/{firefox.repository}"
+        assert "vcsreplicator heal beta public/firefox</code>" in site.get(address, headers=AS_READER).text
+        assert "heal" not in site.get(address).text
+        forked = site.get(f"/repository/{tools.repository}").text
+        assert '<strong class="critical">forked</strong>' in site.get("/repositories").text
+    assert "run <code>hg replicateadopt</code> where the history is right" in forked
+    assert f'href="{RUNBOOK}#vcsreplicatorrepositoryforked"' in forked
+
+
+def test_an_address_without_a_page_gets_a_sentence(site: Site) -> None:
+    answer = site.get("/nowhere")
+    assert answer.status_code == 404
+    assert "<p>There is no such page.</p>" in answer.text
+
+
 def test_a_mirror_that_verify_compares_shows_since_when(tmp_path: Path) -> None:
     installation = fill()
     progress = RoundProgress(done=3, total=7, oldest=installation.clock.now() - 7200.0, failing=1)
@@ -213,6 +271,10 @@ def test_a_destination_has_a_page_with_its_attempts_and_answers(tmp_path: Path) 
             assert words in text
         assert 'href="/destination/hooks"' in site.get("/", headers=AS_READER).text
         installation.notifier = fill_notifier(tmp_path)
+    with closing(StateDatabase(installation.notifier.state)) as state:
+        for _ in range(20):
+            state.requests.ask("hooks", Kind.PAUSE, {}, who="dana", now=1_700_000_000.0)
+    installation.write(SERVICES, "destination new", ServiceReport(time=installation.clock.now(), version="1"))
     with pages(installation, settings(tmp_path)) as site:
         text = site.get("/destination/hooks?state=exhausted", headers=AS_READER).text
         assert "Webhooks of hooks" in text
@@ -221,4 +283,6 @@ def test_a_destination_has_a_page_with_its_attempts_and_answers(tmp_path: Path) 
         failing = site.get("/destination/pulse-v2", headers=AS_READER).text
         assert "connection refused" in failing
         assert "Webhooks" not in failing
+        assert "olga (dashboard act 3)" in failing
+        assert "<dt>Notices behind</dt><dd>not known</dd>" in site.get("/destination/new", headers=AS_READER).text
         assert site.get("/destination/nothing", headers=AS_READER).status_code == 404

@@ -40,6 +40,7 @@ def test_open_requests_come_oldest_first_and_those_of_one_subject_alone(table: R
     assert [request.id for request in table.list_open()] == [1, 2, 3]
     assert [request.id for request in table.list_open("alpha")] == [1, 3]
     assert [request.id for request in table.list_newest(2)] == [3, 2]
+    assert [request.id for request in table.list_newest(2, "alpha")] == [3, 1]
 
 
 @pytest.mark.parametrize(

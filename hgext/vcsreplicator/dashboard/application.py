@@ -132,7 +132,8 @@ def _name_host(host: str) -> str:
 def _show_refusal(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     title = {404: "Not found", 503: "Not available"}.get(error.status_code, "Refused")
-    return render("message.html", request, status=error.status_code, title=title, text=error.detail)
+    text = "There is no such page." if error.detail == "Not Found" else error.detail
+    return render("message.html", request, status=error.status_code, title=title, text=text)
 
 
 def _log_crash(request: Request, error: Exception) -> Response:
@@ -328,14 +329,14 @@ class _DashboardPages:
         is_here = notifier is not None and is_there(notifier.state)
         try:
             if notifier is not None and is_here:
-                content["destinations"], content["requests"] = list_destinations(notifier, self._sources.clock.now())
+                now = self._sources.clock.now()
+                content["destinations"], content["requests"] = list_destinations(notifier, now, only)
                 content["lists"] = list_deliveries(notifier, wanted if wanted in STATES else None)
         except (BadConfig, Unavailable) as error:
             content["trouble"] = str(error)
         if only is not None:
             content["destinations"] = [row for row in content["destinations"] if row["name"] == only]
             content["lists"] = [each for each in content["lists"] if each["destination"] == only]
-            content["requests"] = [each for each in content["requests"] if each.subject == only]
         content |= {"is_here": is_here, "state": wanted, "states": STATES, "only": only}
         is_known = bool(content["destinations"])
         return self._render(

@@ -26,14 +26,16 @@ ATTEMPTS, ANSWER = 5, 200
 STATES = [state.value for state in DeliveryState]
 
 
-def list_destinations(settings: NotifierSettings, now: float) -> tuple[list[dict[str, Any]], list[OperatorRequest]]:
-    """List the destinations as of `now`, and the newest requests to them.
+def list_destinations(
+    settings: NotifierSettings, now: float, only: str | None
+) -> tuple[list[dict[str, Any]], list[OperatorRequest]]:
+    """List the destinations as of `now`, and the newest requests to them, or to one of them `only`.
 
     Each has its `name`, what the notifier last `reported` of it, in `retry` the longest time between its attempts, in seconds, and
     `is_silent` if the notifier's next report is overdue.
     """
     with closing(StateDatabase(settings.state)) as state:
-        reported, requests = state.conditions(), state.requests.list_newest(REQUESTS)
+        reported, requests = state.conditions(), state.requests.list_newest(REQUESTS, only)
     rows = [
         {
             "name": name,

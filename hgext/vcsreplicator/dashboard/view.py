@@ -226,17 +226,18 @@ def make_sample(picture: Picture, recent: RecentEvents, now: float) -> MinuteSam
 def _list_mirrors(
     picture: Picture, recent: RecentEvents, lags: Mapping[str, MirrorLags], now: float
 ) -> Iterable[MirrorRow]:
-    known, silent = {mirror.name: mirror for mirror in picture.roster.mirrors}, picture.silent(now)
+    known = {mirror.name: mirror for mirror in picture.roster.mirrors}
+    silent, expected = picture.silent(now), picture.expected()
     for line in list_mirrors(picture, lags):
         lacks = [(state, lag.unapplied) for state, lag in lags[line.name] if lag.unapplied]
         mirror, beat = known.get(line.name), picture.heartbeats.get(line.name)
         lag = _measure_wait(picture, recent, lacks, now)
         conditions = {
             MirrorCondition.SILENT: line.name in silent,
+            MirrorCondition.INACTIVE: line.name not in expected and not picture.runs(line.name, now),
             MirrorCondition.FAILING: beat is not None and beat.trouble is not None,
             MirrorCondition.DETACHED: line.detached > 0,
             MirrorCondition.BEHIND: lag >= SILENT,
-            MirrorCondition.INACTIVE: not picture.runs(line.name, now),
             MirrorCondition.CURRENT: True,
         }
         yield MirrorRow(

@@ -76,9 +76,10 @@ class RequestTable:
         [request] = self._select_requests("WHERE id = ?", number)
         return request
 
-    def list_newest(self, limit: int) -> list[OperatorRequest]:
-        """List the newest requests about all subjects, newest first."""
-        return self._select_requests("ORDER BY id DESC LIMIT ?", limit)
+    def list_newest(self, limit: int, subject: str | None = None) -> list[OperatorRequest]:
+        """List the newest requests about a subject, by default about all, newest first."""
+        wanted = f"WHERE {self._subject} = coalesce(?, {self._subject})"
+        return self._select_requests(f"{wanted} ORDER BY id DESC LIMIT ?", subject, limit)
 
     def answer(self, number: int, result: str, *, now: float) -> None:
         """Record the result of a request; durable on return."""
