@@ -4,7 +4,8 @@
 py-amqp waits indefinitely where no timeout is given, spins when it is polled in the middle of a frame, and lets a broker keep it
 busy with empty frames. Here a frame that began must be complete within `PATIENCE`, or the connection is lost. Every other
 wait ends with TimeoutError: within `PATIENCE`, or when the block of `limiting_waits` is over. py-amqp also keeps everything that
-a broker sends. Here frames and messages have a largest size, and one message is whole before the next begins.
+a broker sends. Here frames and messages have a largest size, and one message is whole before the next begins. A frame that cannot
+be read is the end of the connection.
 
 Senders choose the properties and the routing key of a message, and can make py-amqp raise. Here a message with unreadable
 properties comes without any, and a routing key that is not text gets question marks.
@@ -195,6 +196,10 @@ class MessageTooLarge(ConnectionAbortedError):
     """A message is larger than the connection takes; nothing of its body was read."""
 
 
+class _NotUnderstood(ConnectionAbortedError):
+    """The broker sent what py-amqp cannot read, such as a text that is none, or tables within each other."""
+
+
 class _BoundedTransport:
     """A transport of py-amqp that reads until `until`, as `time.monotonic` counts."""
 
@@ -310,8 +315,10 @@ def _take_in_frames(connection: Any, callback: Callable[..., None]) -> Callable[
         try:
             return handle((kind, channel, content))
         except Exception as error:
-            if kind != _HEADER:
+            if kind != _HEADER and isinstance(error, TROUBLE):
                 raise
+            if kind != _HEADER:
+                raise _NotUnderstood(describe_error(error)) from error
             logger.warning("properties of a message cannot be read; it has none here", reason=describe_error(error))
         return handle((kind, channel, content[:_BEFORE_PROPERTIES] + _NO_PROPERTIES))
 

@@ -150,6 +150,8 @@ def _translate_error(error: Exception) -> ReplicationError:
         return Wrong(text) if code in WRONG and "TopicArn" not in reason else Unavailable(text)
     if isinstance(error, BotoCoreError | OSError):  # OSError: a file of certificates, credentials
         return Unavailable(f"sns: {error}")
-    if isinstance(error, ResponseParserError | KeyError):  # KeyError: well-formed, but not an answer of AWS
+    # KeyError, ValueError: well-formed, but not an answer of AWS. UnicodeEncodeError: the message cannot be sent.
+    is_answer = isinstance(error, ResponseParserError | KeyError | ValueError)
+    if is_answer and not isinstance(error, UnicodeEncodeError):
         return Unavailable(f"sns: an answer that is not understood: {error}")
     return judged(error)

@@ -2,6 +2,7 @@
 """Messages of a channel go to the broker together, and none is held for long."""
 
 import contextlib
+import functools
 import queue
 import select
 import socket
@@ -18,10 +19,14 @@ from hgext.vcsreplicator.words.errors import Unavailable
 from notifier.clients.amqp.channel import ConfirmedChannel, Target
 from notifier.clients.amqp.outgoing import OutgoingMessage
 from notifier.clients.amqp.settings import BrokerSettings
-from testing.faults.broker import CONFIRMING, FakeBroker, low_on_memory
-from testing.waiting import PATIENCE
+from testing.faults.broker import CONFIRMING, START, FakeBroker, frame, low_on_memory
+from testing.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.processes
+
+NO_TEXT = b"\3\xff\xfe\xfd"
+# Tables within each other.
+DEEP = functools.reduce(lambda inner, _: b"\1tF" + struct.pack(">I", len(inner)) + inner, range(3000), b"")
 
 
 @pytest.fixture
@@ -51,6 +56,40 @@ def test_message_that_amqp_cannot_carry_is_refused_alone(
         channel.send(2, OutgoingMessage(**{"routing_key": "q", "id": "m", "body": "{}", **wrong}))
     assert channel.outcomes(0) == []
     assert b"message-1" in received.get(timeout=PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("channel_number", "method", "arguments"),
+    [
+        (0, (10, 50), struct.pack(">H", 320) + NO_TEXT + bytes(4)),  # the connection is closed
+        (1, (20, 40), struct.pack(">H", 404) + NO_TEXT + bytes(4)),  # the channel is closed
+    ],
+    ids=["close", "close-channel"],
+)
+def test_a_broker_that_cannot_be_understood_loses_its_connection_alone(
+    channel_number: int, method: tuple[int, int], arguments: bytes
+) -> None:
+    def say(connection: socket.socket, over: threading.Event) -> None:
+        connection.recv(1)
+        connection.sendall(frame(channel_number, method, arguments))
+        over.wait()
+
+    with FakeBroker(CONFIRMING, say) as broker, opened(broker) as channel:
+        send(channel, 1, "message-1")
+        outcomes = eventually(lambda: channel.outcomes(0.05))
+        assert [(each.number, type(each.error)) for each in outcomes] == [(1, Unavailable)]
+
+
+@pytest.mark.parametrize("table", [b"\1tT" + b"\xff" * 8, DEEP], ids=["time", "depth"])
+def test_a_broker_that_cannot_be_understood_at_its_start_is_unavailable(table: bytes) -> None:
+    def say(connection: socket.socket, over: threading.Event) -> None:
+        connection.recv(8)
+        first = struct.pack(">BBI", 0, 9, len(table)) + table + b"\0\0\0\5PLAIN" + b"\0\0\0\5en_US"
+        connection.sendall(frame(0, START, first))
+        over.wait()
+
+    with FakeBroker(None, say) as broker, pytest.raises(Unavailable), opened(broker):
+        pass
 
 
 @contextlib.contextmanager

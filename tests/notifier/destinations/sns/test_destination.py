@@ -241,6 +241,13 @@ def test_trouble_of_the_topic_is_waited_out_or_refused(
         assert len(sick.requests) == 1
 
 
+def test_an_answer_of_a_bucket_without_sense_refuses_no_message(cloud: SnsReceiver) -> None:
+    with Endpoint(lambda request: Reply(headers=(("x-amz-object-size", "much"),))) as bucket:
+        settings = replace(cloud.settings(), s3_endpoint_url=bucket.url.removesuffix("/hook"))
+        [outcome] = become(settings, a_message())
+        assert type(outcome) is Unavailable
+
+
 def test_message_whose_object_has_no_name_is_refused(cloud: SnsReceiver) -> None:
     [error] = become(cloud.settings(), replace(a_message(), created=1e20))
     assert isinstance(error, Rejected)
