@@ -32,7 +32,7 @@ from ..delivery.window import Window
 from ..destinations.state import StateDatabase
 from .position import StoredPosition, group
 
-# Seconds between two stored positions while messages are not settled.
+# Seconds between two stored positions: each costs a transaction of the log.
 STORE_EVERY = 0.5
 
 # Records of one read: few, so that the destination does not lack work meanwhile.
@@ -163,8 +163,8 @@ class NoticeReader:
     def store_position(self, *, at_once: bool = False) -> None:
         """Store the position up to which everything is settled.
 
-        Stores it at once when nothing is left to do, else a few times a second; a position that did not move, every `RENEW_EVERY`
-        seconds. While the log is left alone, it stores nothing. With `at_once` it waits for none of these.
+        Stores it every STORE_EVERY seconds at most; a position that did not move, every `RENEW_EVERY` seconds. While the log is
+        left alone, it stores nothing. With `at_once` it waits for none of these.
         """
         if self.is_resting and not at_once:
             return
@@ -231,11 +231,9 @@ class NoticeReader:
 
     def _pause_before(self, position: int) -> float:
         """Return the seconds that must have passed since a position was last to be stored."""
-        if self._keeper is not None:  # what it owes changes without a new position
-            return STORE_EVERY
-        if position == self.stored:
+        if position == self.stored and self._keeper is None:  # what a keeper owes changes without a new position
             return RENEW_EVERY
-        return STORE_EVERY if self._window.waiting else 0.0
+        return STORE_EVERY
 
     def _read_mark(self, position: int, stored: str | None) -> NoticeMark | None:
         """Return the newest settled notice, as stored; None if unknown or expired."""

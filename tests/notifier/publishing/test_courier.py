@@ -128,9 +128,9 @@ class Turns:
         start = self.courier._find_start(self.state, self.stored)
         return _DeliveryLoop(self.courier, self.destination, self.state, self.stored, start)
 
-    def take(self, turns: int = 1) -> None:
+    def take(self, turns: int = 1, *, seconds: float = 1.0) -> None:
         for _ in range(turns):
-            self.clock.advance(1.0)
+            self.clock.advance(seconds)
             self.loop.orders.carry_out_requests()
             self.loop.read()
             self.loop.begin()
@@ -1311,6 +1311,23 @@ def test_a_batch_of_notices_costs_a_single_transaction(turns: Turns) -> None:
     turns.take(4)
     assert len(turns.destination.got) == turns.position == 3 * reading.BATCH
     assert turns.log.commits == 4, "one asks whether it is fenced, and one for each batch stores the position"
+
+
+def test_a_steady_stream_costs_two_positions_a_second(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+    commits: list[tuple[Any, ...]] = []
+
+    def count(log: Log, *rest: Any) -> list[tuple[int, int]]:
+        commits.append(rest)
+        return MemoryLog.commit(log, *rest)
+
+    monkeypatch.setattr(Log, "commit", count)
+    for number in range(1, 41):
+        publish_pushes(turns.log, "x", number, number)
+        turns.take(2, seconds=0.025)
+    assert len(turns.destination.got) == 40
+    assert 4 <= len(commits) <= 5, "in two seconds"
+    turns.take()
+    assert turns.position == 40
 
 
 def test_a_courier_that_has_not_begun_is_woken_too(turns: Turns) -> None:
