@@ -18,8 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import structlog
+from prometheus_client import REGISTRY
 
-from hgext.vcsreplicator.log import NOTICES, Log
+from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.retry import Backoff
 from notifier.delivery.destination import DestinationSettings
@@ -32,7 +33,6 @@ from notifier.destinations.webhook.destination import WebhookSettings
 from notifier.destinations.webhook.subscription import Order, Subscription
 from notifier.messages.public import PublicSettings
 from notifier.publishing import publisher
-from notifier.publishing.position import group
 from notifier.publishing.settings import NotifierSettings
 from testing.bench.measure import Row
 from testing.bench.stub_cloud import stub_cloud
@@ -44,6 +44,8 @@ from testing.services.rabbitmq import RabbitMQ
 from testing.waiting import eventually
 
 REPOSITORIES = 100
+# Destinations of one notifier.
+MANY = 20
 PUBLIC = PublicSettings(urls={"": "https://hg.example/"})
 PATIENCE = 600.0
 
@@ -85,23 +87,24 @@ def write(log: Log, count: int, first: int = 1) -> None:
 
 
 def drain_rate(name: str, settings: DestinationSettings, count: int, *, repeat: int = 3) -> Row:
-    """Messages per second of a backlog, from the start of the notifier until its position is the end."""
+    """Messages per second of a backlog, from the start of the notifier until all are confirmed."""
     rates = []
     for _ in range(repeat):
         with fresh_log() as (log, folder):
             write(log, count)
             if isinstance(settings, WebhookSettings):
                 settings = replace(settings, database=str(folder / "deliveries.db"))
-            began = time.perf_counter()
+            end, began = confirmed() + count, time.perf_counter()
             with at_work(log, folder, settings):
-                settled(log)
+                eventually(lambda: confirmed() == end, timeout=PATIENCE, every=0.01)  # noqa: B023
                 rates.append(count / (time.perf_counter() - began))
     return Row(name=name, unit="messages/s", samples=rates)
 
 
-def settled(log: Log) -> None:
-    end = log.ends(NOTICES)[0]
-    eventually(lambda: log.stored(group("it"), NOTICES).get(0) == end, timeout=PATIENCE, every=0.01)
+def confirmed(*names: str) -> float:
+    """How many messages these destinations have confirmed in this process."""
+    name = "vcsreplicator_notifier_delivered_messages_total"
+    return sum(REGISTRY.get_sample_value(name, {"destination": each}) or 0.0 for each in names or ("it",))
 
 
 def delivered(deliveries: Deliveries, count: int) -> None:
@@ -116,7 +119,7 @@ def pulse() -> Iterator[Row]:
         yield drain_rate("Pulse, confirmed, one durable queue bound", settings, 20_000)
         with fresh_log() as (log, folder), at_work(log, folder, settings):
             samples = [one_by_one(log, number) for number in range(1, 101)]
-        yield Row(name="Pulse, one push alone: notice to position stored", unit="ms", samples=samples)
+        yield Row(name="Pulse, one push alone: notice to confirmation", unit="ms", samples=samples)
 
 
 def beside_trouble() -> Iterator[Row]:
@@ -145,10 +148,9 @@ def beside_trouble() -> Iterator[Row]:
 
 
 def one_by_one(log: Log, number: int) -> float:
-    began = time.perf_counter()
+    before, began = confirmed(), time.perf_counter()
     publish(log, a_notice(an_event("alone", number)))
-    end = log.ends(NOTICES)[0]
-    while log.stored(group("it"), NOTICES).get(0) != end:
+    while confirmed() == before:
         time.sleep(0.0005)
     return (time.perf_counter() - began) * 1000
 
@@ -168,7 +170,7 @@ def sns() -> Iterator[Row]:
         yield replace(drain_rate("SNS, object and message, moto", settings, 600), note=note)
         with fresh_log() as (log, folder), at_work(log, folder, settings):
             samples = [one_by_one(log, number) for number in range(1, 101)]
-        yield Row(name="SNS, one push alone: notice to position stored", unit="ms", samples=samples)
+        yield Row(name="SNS, one push alone: notice to confirmation", unit="ms", samples=samples)
 
 
 def sns_alone() -> Iterator[Row]:
@@ -198,6 +200,36 @@ def _credentials(variables: Mapping[str, str]) -> Iterator[None]:
 def lines() -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         yield drain_rate("JSON lines, synced", JsonLinesSettings(file=f"{folder}/out"), 5000)
+    for rate, count in (None, 5000), (20, 400):
+        how = "from a backlog" if rate is None else f"at {rate}/s"
+        samples = [many_lines(count, rate) for _ in range(3)]
+        yield Row(name=f"{MANY} times JSON lines, a notice {how}, processor", unit="ms", samples=samples)
+
+
+def many_lines(count: int, rate: float | None) -> float:
+    """Milliseconds of this process for each notice that MANY files get, from a backlog without a `rate`.
+
+    At a rate, what the same destinations use at rest is left out.
+    """
+    with fresh_log() as (log, folder):
+        names = [f"d{number}" for number in range(MANY)]
+        it, *others = (JsonLinesSettings(file=f"{folder}/{name}") for name in names)
+        if rate is None:
+            write(log, count)
+        end, began = confirmed("it", *names[1:]) + MANY * count, time.process_time()
+        with at_work(log, folder, it, **dict(zip(names[1:], others, strict=True))):
+            if rate is not None:
+                time.sleep(5.0)  # it starts
+                began, rested = time.process_time(), time.perf_counter()
+                time.sleep(5.0)
+                rest = (time.process_time() - began) / (time.perf_counter() - rested)
+                began, started = time.process_time(), time.perf_counter()
+                for number in range(count):
+                    time.sleep(max(0.0, started + number / rate - time.perf_counter()))
+                    publish(log, a_notice(an_event(f"r{number % REPOSITORIES}", 1 + number // REPOSITORIES)))
+                began += rest * (time.perf_counter() - started)
+            eventually(lambda: confirmed("it", *names[1:]) == end, timeout=PATIENCE, every=0.01)
+            return (time.process_time() - began) * 1000 / count
 
 
 def webhook_settings(folder: Path, subscriptions: dict[str, Subscription]) -> WebhookSettings:
