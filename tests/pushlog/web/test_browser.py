@@ -305,6 +305,15 @@ def test_the_page_fits_a_phone_and_its_text_is_large_enough(browser, long_words,
 
 
 @pytest.mark.sample(1)
+@pytest.mark.parametrize("style", STYLES)
+def test_each_time_names_its_zone_on_a_phone_which_shows_no_heading(browser, long_words, style):
+    with emulating(browser, width=390, scheme="light"):
+        show_all(browser, long_words, style)
+        after = "return getComputedStyle(document.querySelector('.date'), '::after').content"
+        assert browser.execute_script(after) == '" UTC"'
+
+
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("width", [390, pytest.param(1280, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("style", STYLES)
 def test_every_text_has_contrast_in_the_dark(browser, long_words, style, width):
