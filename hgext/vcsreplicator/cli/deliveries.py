@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator deliveries`: the messages to each subscription of webhooks."""
 
+import time
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
 from ..config import Config
+from ..words.clock import format_duration
 from ..words.errors import Refused
 from .display import print_json, print_listing
 from .options import (
@@ -23,6 +26,8 @@ from .options import (
 from .requests import ask_destination, find_webhook, open_deliveries, when, who
 
 _NUMBER = click.IntRange(1, 2**63 - 1)
+
+HEADINGS = ("id", "subscription", "state", "attempts", "next try", "error", "repository")
 
 
 @click.group()
@@ -54,16 +59,17 @@ def list_(
     with open_deliveries(config, destination) as deliveries:
         rows = deliveries.newest(state=state, subscription=subscription, limit=last)
         counts = deliveries.counts()
-    headings = ("id", "subscription", "state", "attempts", "next (UTC)", "type", "repository", "error")
-    print_listing(rows, headings, map(_row_of, rows), as_json=as_json)
+    now = time.time()
+    print_listing(rows, HEADINGS, (_row_of(row, now) for row in rows), as_json=as_json)
     if not as_json:
         click.echo(", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "no deliveries")
 
 
-def _row_of(row: Mapping[str, Any]) -> tuple[str, ...]:
-    due = when(row["mature_at"]) if row["state"] == "queued" else ""
-    head = (str(row["id"]), row["subscription"], row["state"], str(row["attempt"]), due, row["type"])
-    return (*head, row["repo_url"], row["error"] or "")
+def _row_of(row: Mapping[str, Any], now: float) -> tuple[str, ...]:
+    """Return what fits on a terminal of 80 columns; `show` has the rest, such as the URL and the type."""
+    due = f"in {format_duration(max(0.0, row['mature_at'] - now))}" if row["state"] == "queued" else ""
+    head = (str(row["id"]), row["subscription"], row["state"], str(row["attempt"]), due, row["error"] or "")
+    return (*head, urlsplit(row["repo_url"]).path.strip("/"))
 
 
 @command.command()

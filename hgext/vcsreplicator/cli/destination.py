@@ -2,7 +2,7 @@
 """`vcsreplicator destination`: shows destinations, asks the notifier for changes."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -12,7 +12,7 @@ from ..config import Config
 from ..log.requests import OperatorRequest
 from ..status.destinations import is_overdue
 from ..words.clock import format_duration
-from ..words.errors import Refused
+from ..words.errors import Refused, visible
 from ..words.shape import plain
 from .display import print_listing
 from .options import TEXT, complete_destination, log_of, with_answer, with_config, with_json, with_last, with_yes
@@ -41,6 +41,10 @@ def list_(config: Config, as_json: bool) -> None:
     rows, now = {name: known.get(name) for name in settings.destinations}, time.time()
     headings = ("destination", "state", "position", "waiting", "oldest", "reported (UTC)")
     print_listing(rows, headings, (_row_of(name, row, now) for name, row in rows.items()), as_json=as_json)
+    if not as_json:
+        for name, row in rows.items():
+            for text in _list_troubles(row or {}):
+                click.echo(visible(f"{name}: {text}"))
 
 
 def _row_of(name: str, row: Mapping[str, Any] | None, now: float) -> tuple[str, ...]:
@@ -50,13 +54,20 @@ def _row_of(name: str, row: Mapping[str, Any] | None, now: float) -> tuple[str, 
     if row["paused"]:
         what = "paused"
     elif row["trouble"]:
-        what = f"failing since {when(row.get('since'))} UTC: {row['trouble']}"
-    what = "; ".join([what, *(f"{part['trouble']} (since {when(part['since'])} UTC)" for part in row.get("parts", ()))])
+        what = "failing"
     if is_overdue(row["time"], now):
         what = f"no report since {when(row['time'])} UTC; before that: {what}"
     age = format_duration(row["oldest_age"]) if row["oldest"] else ""
     position = "" if row["position"] is None else str(row["position"])
     return name, what, position, str(row["waiting"]), age, when(row["time"])
+
+
+def _list_troubles(row: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the troubles of a destination, which are too long for the table."""
+    if row.get("trouble") and not row["paused"]:
+        yield f"failing since {when(row.get('since'))} UTC: {row['trouble']}"
+    for part in row.get("parts", ()):
+        yield f"{part['trouble']} (since {when(part['since'])} UTC)"
 
 
 @command.command()

@@ -104,7 +104,8 @@ def _make_view(summary: Summary) -> Group:
     seen = "not seen"
     if summary.aggregator is not None:
         seen = f"seen {_format_age(summary.aggregator, summary.now)}, roster version {summary.roster}"
-    waiting = f"{summary.waiting_events} in {summary.waiting_repositories} repositories"
+    unit = "repository" if summary.waiting_repositories == 1 else "repositories"
+    waiting = f"{summary.waiting_events} in {summary.waiting_repositories} {unit}"
     numbers = [
         ("repositories", str(summary.repositories)),
         ("events", str(summary.events)),

@@ -150,7 +150,8 @@ class Webhooks:
                 continue
             text = f"subscription {each.name} of {self.name} {f'is paused: {paused}' if paused else 'is failing'}"
             text += f", last: {last}" if last else ""
-            text += f"; vcsreplicator subscription {f'resume {shlex.quote(each.name)}' if paused else 'list'}"
+            way_out = f"to resume it: vcsreplicator subscription resume {shlex.quote(each.name)}"
+            text += f"; {way_out if paused else 'see: vcsreplicator subscription list'}"
             is_meant = each.failing_since is None
             is_urgent = bool(paused) and not is_meant
             found.append(ServiceTrouble(text=text, since=since, is_urgent=is_urgent, is_meant=is_meant))

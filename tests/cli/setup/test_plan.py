@@ -210,7 +210,11 @@ def test_without_systemd_nothing_is_started() -> None:
         ({"role": "master"}, "--log: expected an answer"),
         ({"role": "mirror", "log": KAFKA}, "--master: expected an answer"),
         ({"role": "master", "log": "sqlite:///x.db"}, "expected kafka://HOST:PORT, which all machines reach"),
-        ({"log": "kafka://kafka.example:9092"}, "add --insecure plain-text"),
+        (
+            {"role": "master", "log": "kafka://kafka.example:9092"},
+            "setup.log: PLAINTEXT to kafka.example, expected security_protocol=SSL or SASL_SSL; "
+            "if it is meant, add --insecure plain-text",
+        ),
         ({"repos": "repos"}, "repos: expected an absolute path"),
         ({"repos": "/"}, "repos: expected an absolute path of a folder"),
         ({"copies": "/repos/../etc"}, "copies: expected an absolute path of a folder"),

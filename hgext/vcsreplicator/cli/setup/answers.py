@@ -89,10 +89,11 @@ class HostAnswers:
             if each not in KINDS and not re.match("amqps?://[^/@]+@[^/]+", each):
                 known = ", ".join(KINDS)
                 raise ValueError(f"destinations: expected {known} or amqps://USER@HOST/, got {quote_value(each)}")
-        for url in (self.log, self.master, *self.destinations):
+        named = [("log", self.log), ("master", self.master), *(("destinations", each) for each in self.destinations)]
+        for name, url in named:
             for exposure, found in exposures(url):
                 if exposure.value not in self.insecure:
-                    raise ValueError(f"{found}; if it is meant, add --insecure {exposure.value}")
+                    raise ValueError(f"{name}: {found}; if it is meant, add --insecure {exposure.value}")
 
     @property
     def is_embedded(self) -> bool:

@@ -803,7 +803,9 @@ def test_a_subscription_that_an_operator_paused_is_reported_as_meant(
             deliveries.subscriptions.add_history("a", "redelivered", now=paused + 60)
             [trouble] = hooks.find_troubles()
             assert trouble.since == paused
-            told = "subscription a of hooks is paused: by an operator; vcsreplicator subscription resume a"
+            told = (
+                "subscription a of hooks is paused: by an operator; to resume it: vcsreplicator subscription resume a"
+            )
             assert (trouble.text, trouble.is_meant, trouble.is_urgent) == (told, True, False)
             deliveries.subscriptions.pause("a", None, who="dana", now=time.time())
             assert hooks.find_troubles() == []
