@@ -123,7 +123,8 @@ def pusher(ui: Ui, request: Mapping[bytes, bytes], process: Mapping[bytes, bytes
         if user:
             is_account = variable == b"USER"
             prefix = ui.config(b"pushlog", b"userprefix" if is_account else b"remoteuserprefix")
-            return _add_prefix(prefix, _resolve_landing(ui, user, process) if is_account else user)
+            user = _resolve_landing(ui, user, process) if is_account else user
+            return prefix + b":" + user if prefix else user
     return b""
 
 
@@ -139,10 +140,6 @@ def landing_accounts(ui: Ui) -> set[bytes]:
     configured = dict(ui.configitems(b"pushlog"))
     accounts = {configured.get(option) for option in LANDING_OPTIONS}
     return {*ui.configlist(b"pushlog", b"landingusers"), *filter(None, accounts)}
-
-
-def _add_prefix(prefix: bytes | None, user: bytes) -> bytes:
-    return prefix + b":" + user if prefix else user
 
 
 def _record_push(repo: localrepository, user: bytes) -> None:

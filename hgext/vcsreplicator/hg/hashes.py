@@ -64,19 +64,15 @@ def _read_once(repo: localrepository, newest: NewestEvent) -> Fingerprint:
         length=length,
         changesets=_hash_pieces(map(changelog.node, range(length))),
         heads=_hash_pieces(sorted(map(changelog.node, changelog.index.headrevs()))),
-        phases=_hash_pieces(_encode_phases(repo)),
+        phases=_hash_pieces(
+            b"%d %s\n" % (phase, hex(node)) for phase, roots in observe.phase_roots(repo).items() for node in roots
+        ),
         bookmarks=_hash_pieces(
             b"%s %s\n" % item for item in sorted((name, hex(node)) for name, node in repo._bookmarks.items())
         ),
         markers=_hash_pieces(sorted(observe.encode_markers(list(repo.obsstore)))),
         pushlog=_hash_pieces(push + b"\n" for push in _encode_pushes(repo)),
     )
-
-
-def _encode_phases(repo: localrepository) -> Iterable[bytes]:
-    for phase, roots in observe.phase_roots(repo).items():
-        for node in roots:
-            yield b"%d %s\n" % (phase, hex(node))
 
 
 def _encode_pushes(repo: localrepository) -> Iterable[bytes]:

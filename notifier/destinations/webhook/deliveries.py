@@ -125,15 +125,11 @@ class Deliveries:
 
     def __init__(self, path: str) -> None:
         self._db = Database(path, "database", sql.SCHEMA)
-        if not self._db.rows(sql.HAS_RECORDED):
-            self._add_recorded()
+        if not self._db.rows(sql.HAS_RECORDED):  # of an earlier release
+            with self._db.writing():
+                for statement in () if self._db.rows(sql.HAS_RECORDED) else sql.ADD_RECORDED:
+                    self._db.run(statement)
         self.subscriptions = SubscriptionTable(self._db)
-
-    def _add_recorded(self) -> None:
-        """Add the columns that a database of an earlier release lacks."""
-        with self._db.writing():
-            for statement in () if self._db.rows(sql.HAS_RECORDED) else sql.ADD_RECORDED:
-                self._db.run(statement)
 
     def close(self) -> None:
         self._db.close()

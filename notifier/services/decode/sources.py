@@ -135,7 +135,9 @@ class LogSource:
         for partition in self._transactors.keys() - share:
             self._transactors.pop(partition).close()
         for partition in sorted(share - self._transactors.keys()):
-            identity = _name_transactor(self._topic, partition)
+            # No topic has a dot in its name. The first partition's identity is that of releases in which one decoder had the
+            # topic, so these are fenced.
+            identity = f"{GROUP}-{self._topic}.{partition}" if partition else f"{GROUP}-{self._topic}"
             self._transactors[partition] = self._log.transactor(identity, group=GROUP)
         PARTITIONS.set(len(share))
         if share and not self._shares_ids and len(share) < self._log.partitions(self._topic):
@@ -202,14 +204,6 @@ class QueueSource:
 
 
 RawSource = LogSource | QueueSource
-
-
-def _name_transactor(topic: str, partition: int) -> str:
-    """Return the identity for a partition; no topic has a dot in its name.
-
-    The first partition's is that of releases in which one decoder had the topic, so these are fenced.
-    """
-    return f"{GROUP}-{topic}.{partition}" if partition else f"{GROUP}-{topic}"
 
 
 def _find_positions(log: Log, topic: str, share: Collection[int]) -> dict[tuple[str, int], int]:

@@ -103,7 +103,9 @@ class Capture:
             newest = NewestEvent.of(entries[-1].event)
         refuse_odd_phases(tr)
         changes = observe.observe(self.repo, tr, push=push_entry(self.repo))
-        if changes.bookmarks and has_own_bookmarks(self.repo):
+        # Those of a share are not replicated. In a share that was made to share bookmarks, a process without the extension `share`
+        # writes to the share's own file, too.
+        if changes.bookmarks and _has_file_of_bookmarks(self.repo) and not has_shared_bookmarks(self.repo):
             changes = replace(changes, bookmarks=())
         refuse_odd_bookmarks(self.repo, changes)
         if changes != NO_CHANGES:
@@ -253,14 +255,6 @@ def read_hgrc(repo: localrepository) -> dict[str, dict[str, str]]:
     return allowed(
         {utf8(section): {utf8(key): utf8(value) for key, value in content.items(section)} for section in content}
     )
-
-
-def has_own_bookmarks(repo: localrepository) -> bool:
-    """Return whether this is a share whose bookmarks are its own, and not replicated.
-
-    In a share that was made to share them, a process without the extension `share` writes to the share's own file, too.
-    """
-    return _has_file_of_bookmarks(repo) and not has_shared_bookmarks(repo)
 
 
 def has_shared_bookmarks(repo: localrepository) -> bool:
