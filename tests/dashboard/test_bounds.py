@@ -100,7 +100,7 @@ def test_a_watcher_that_fails_ends_the_service(tmp_path: Path, monkeypatch: pyte
 
 
 def test_views_are_made_only_while_they_are_asked_for() -> None:
-    installation, pace = fill(), Pace(pause=0.01, interest=0.0)
+    installation, pace = fill(), Pace(pause=0.0, rest=0.0, interest=0.0)
     with watching(installation.sources, pace=pace) as followed:
         eventually(lambda: followed.view is not None)
         first, announced = followed.view, len(followed.announced)
