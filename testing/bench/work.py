@@ -14,6 +14,7 @@ from notifier.services.work import worker
 from notifier.services.work.settings import Migrate, WorkSettings
 from testing.bench.measure import Row
 from testing.builders.notifier.working import HgHost, HgQueueSender, recorded
+from testing.metrics import value_of
 from testing.services.postgresql import PostgreSQL
 from testing.services.rabbitmq import RabbitMQ
 from testing.waiting import eventually
@@ -50,12 +51,12 @@ def pushes_per_second(host: HgHost, url: str, database: str, folder: Path) -> fl
         migrate=Migrate.AT_START,
         prefetch=2 * REPOSITORIES * PUSHES,
     )
-    stop, before = threading.Event(), worker.RECORDED._value.get()
+    stop, before = threading.Event(), value_of(worker.RECORDED)
     thread = threading.Thread(target=worker.run, args=(settings,), kwargs={"stop": stop, "ready": lambda: None})
     began = time.monotonic()
     thread.start()
     total = REPOSITORIES * PUSHES
-    eventually(lambda: worker.RECORDED._value.get() - before >= total, "all pushes", timeout=PATIENCE)
+    eventually(lambda: value_of(worker.RECORDED) - before >= total, "all pushes", timeout=PATIENCE)
     seconds = time.monotonic() - began
     stop.set()
     thread.join()

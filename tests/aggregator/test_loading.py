@@ -62,7 +62,7 @@ def log() -> CountingLog:
 
 
 def open_session(log: CountingLog) -> Session:
-    return Session(SETTINGS, log, log.transactor(GROUP), log._clock)
+    return Session(SETTINGS, log, log.transactor(GROUP), log.clock)
 
 
 def step(session: Session, clock: HandClock, times: int = 1) -> None:
@@ -72,7 +72,7 @@ def step(session: Session, clock: HandClock, times: int = 1) -> None:
 
 
 def test_a_start_reads_the_state_once_and_what_came_while_it_fenced(log: CountingLog) -> None:
-    clock, chain, stop = log._clock, Chain("x"), threading.Event()
+    clock, chain, stop = log.clock, Chain("x"), threading.Event()
     assert isinstance(clock, HandClock)
     older = open_session(log)
     step(older, clock)
@@ -103,7 +103,7 @@ def test_a_start_reads_the_state_once_and_what_came_while_it_fenced(log: Countin
 
 def test_a_session_after_an_outage_loads_the_tables_with_one_reader(log: CountingLog) -> None:
     """A reader on Kafka connects anew, which takes longer than what it reads; mirrors and receivers wait."""
-    step(open_session(log), cast(HandClock, log._clock))
+    step(open_session(log), cast(HandClock, log.clock))
     log.readers.clear()
     session = open_session(log)
     assert log.readers[0] == {STATE, ROSTER, PENDING}
@@ -116,14 +116,14 @@ def test_an_aggregator_of_an_older_release_does_not_start_or_fence(log: Counting
     log.append([NewRecord(topic=STATE, key=GROUP, value=to_json(beat))])
     newer = log.transactor(GROUP)
     with pytest.raises(BadConfig, match="upgrade this one"):
-        run(SETTINGS, log, stop=threading.Event(), ready=lambda: None, clock=log._clock)
+        run(SETTINGS, log, stop=threading.Event(), ready=lambda: None, clock=log.clock)
     newer.commit([])
 
 
 def test_an_idle_aggregator_asks_for_ends_at_each_heartbeat_alone(
     log: CountingLog,
 ) -> None:
-    clock = log._clock
+    clock = log.clock
     assert isinstance(clock, HandClock)
     session = open_session(log)
     step(session, clock, 2)
@@ -134,7 +134,7 @@ def test_an_idle_aggregator_asks_for_ends_at_each_heartbeat_alone(
 
 @pytest.mark.more
 def test_positions_that_rest_are_stored_again_once_an_hour(log: CountingLog) -> None:
-    clock = log._clock
+    clock = log.clock
     assert isinstance(clock, HandClock)
     send(log, Chain("x").take(3))
     session = open_session(log)
@@ -148,7 +148,7 @@ def test_positions_that_rest_are_stored_again_once_an_hour(log: CountingLog) -> 
 
 
 def test_a_state_shown_a_moment_after_its_commit_is_no_loss(log: CountingLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, chain, ends = log._clock, Chain("x"), [0]
+    clock, chain, ends = log.clock, Chain("x"), [0]
     assert isinstance(clock, HandClock)
     session = open_session(log)
     shown = log.ends
@@ -171,7 +171,7 @@ def test_a_state_shown_a_moment_after_its_commit_is_no_loss(log: CountingLog, mo
 
 
 def test_a_replay_of_an_older_history_is_not_taken_for_the_lost_state(log: CountingLog) -> None:
-    clock, older, newer = log._clock, Chain("x"), Chain("x", incarnation=2)
+    clock, older, newer = log.clock, Chain("x"), Chain("x", incarnation=2)
     assert isinstance(clock, HandClock)
     newer.repository = older.repository
     notice = Notice(event=newer.take(1)[0], time=1.0, roster=1, acks=(), previous={})
@@ -186,7 +186,7 @@ def test_a_replay_of_an_older_history_is_not_taken_for_the_lost_state(log: Count
 
 
 def test_signs_of_life_name_the_end_of_notices_also_after_a_notice(log: CountingLog) -> None:
-    clock, chain = log._clock, Chain("x")
+    clock, chain = log.clock, Chain("x")
     assert isinstance(clock, HandClock)
     session = open_session(log)
     step(session, clock, 2)
@@ -205,7 +205,7 @@ def silent_seconds(mirror: str) -> float | None:
 
 
 def test_a_metric_measures_the_silence_of_each_mirror(log: CountingLog) -> None:
-    clock, chain = log._clock, Chain("x")
+    clock, chain = log.clock, Chain("x")
     assert isinstance(clock, HandClock)
     session = open_session(log)
     step(session, clock, 3)
@@ -219,7 +219,7 @@ def test_a_metric_measures_the_silence_of_each_mirror(log: CountingLog) -> None:
 
 
 def test_a_metric_measures_how_long_the_first_event_has_waited(log: CountingLog) -> None:
-    clock, chain = log._clock, Chain("x")
+    clock, chain = log.clock, Chain("x")
     assert isinstance(clock, HandClock)
     session = open_session(log)
     step(session, clock)
@@ -238,7 +238,7 @@ def test_a_metric_measures_how_long_the_first_event_has_waited(log: CountingLog)
 
 
 def test_metrics_tell_what_each_mirror_has_not_applied(log: CountingLog) -> None:
-    clock, chain = log._clock, Chain("x")
+    clock, chain = log.clock, Chain("x")
     assert isinstance(clock, HandClock)
     session = open_session(log)
     ask(log, Verb.ADD, "beta")
@@ -258,7 +258,7 @@ def test_metrics_tell_what_each_mirror_has_not_applied(log: CountingLog) -> None
 
 
 def test_metrics_tell_how_long_a_push_took_to_its_notice_and_each_mirror(log: CountingLog) -> None:
-    clock, chain = log._clock, Chain("x")
+    clock, chain = log.clock, Chain("x")
     assert isinstance(clock, HandClock)
     SERVED_SECONDS.clear()
     session = open_session(log)
@@ -285,7 +285,7 @@ def test_metrics_tell_how_long_a_push_took_to_its_notice_and_each_mirror(log: Co
 
 
 def test_a_metric_counts_the_alarms_that_last_and_forgets_others(log: CountingLog) -> None:
-    clock, chain = log._clock, Chain("x")
+    clock, chain = log.clock, Chain("x")
     assert isinstance(clock, HandClock)
     session = open_session(log)
     ask(log, Verb.DEACTIVATE, "alpha")
@@ -299,7 +299,7 @@ def test_a_metric_counts_the_alarms_that_last_and_forgets_others(log: CountingLo
 
 def test_the_first_heartbeat_after_a_start_carries_the_alarms(log: CountingLog) -> None:
     """Else `vcsreplicator check` would find nothing wrong until the second one."""
-    clock, chain = log._clock, Chain("x")
+    clock, chain = log.clock, Chain("x")
     assert isinstance(clock, HandClock)
     ask(log, Verb.DEACTIVATE, "alpha")
     send(log, chain.take(1))
@@ -312,7 +312,7 @@ def test_the_first_heartbeat_after_a_start_carries_the_alarms(log: CountingLog) 
 
 
 def test_a_forked_repository_is_an_alarm_until_its_history_is_adopted(log: CountingLog) -> None:
-    clock, chain = log._clock, Chain("x")
+    clock, chain = log.clock, Chain("x")
     assert isinstance(clock, HandClock)
     session = open_session(log)
     send(log, chain.take(2))
@@ -339,7 +339,7 @@ def test_a_mirror_that_has_just_become_active_gets_time_to_begin() -> None:
 
 
 def test_a_state_that_was_read_before_the_older_one_was_fenced_is_read_on(log: CountingLog) -> None:
-    clock, chain, stop = log._clock, Chain("x"), threading.Event()
+    clock, chain, stop = log.clock, Chain("x"), threading.Event()
     assert isinstance(clock, HandClock)
     older = open_session(log)
     step(older, clock)
@@ -357,7 +357,7 @@ def test_a_state_that_was_read_before_the_older_one_was_fenced_is_read_on(log: C
 
 
 def test_old_requests_are_not_decided_again_after_the_log_lost_the_newest(log: CountingLog) -> None:
-    clock = log._clock
+    clock = log.clock
     assert isinstance(clock, HandClock)
     for number in range(RECENT + 5):
         ask(log, Verb.ALLOW_EMPTY, allow=number % 2 == 0)

@@ -52,6 +52,7 @@ from testing.builders.aggregator.aggregating import (
 from testing.builders.aggregator.chains import Chain
 from testing.builders.log.memorylog import MemoryLog
 from testing.checks.checker import check, history, remembering_topics
+from testing.metrics import value_of
 from testing.services.kafka import Kafka
 from testing.waiting import eventually
 
@@ -353,10 +354,10 @@ def test_a_log_that_lost_its_newest_records_is_followed_on(url: str, log: Log) -
 @pytest.mark.sample(1, keep=("sqlite",))
 def test_stopping_commits_what_was_taken(url: str, log: Log) -> None:
     [chain], taken = repositories(1), EVENTS_TOTAL.labels(outcome="taken")
-    before = taken._value.get()
+    before = value_of(taken)
     with running(AggregatorSettings(group_time=3600.0, beat=3600.0), log):
         push_everywhere(log, [chain], 3)
-        eventually(lambda: taken._value.get() == before + 3, timeout=SOON)
+        eventually(lambda: value_of(taken) == before + 3, timeout=SOON)
         assert pending(log) == {}
     assert pending(log) == {chain.repository: 3}
 

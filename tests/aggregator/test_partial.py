@@ -52,13 +52,13 @@ class Halves(MemoryLog):
         self.leaderless |= {(EVENTS, partition) for partition in partitions or (SILENT,)}
 
     def session(self) -> Session:
-        return Session(SETTINGS, self, self.transactor(GROUP), self._clock)
+        return Session(SETTINGS, self, self.transactor(GROUP), self.clock)
 
     def step(self, session: Session, count: int = 3) -> None:
         for _ in range(count):
             session.step(0.0)
-            assert isinstance(self._clock, HandClock)
-            self._clock.advance(SETTINGS.beat)
+            assert isinstance(self.clock, HandClock)
+            self.clock.advance(SETTINGS.beat)
 
     def noticed(self) -> list[tuple[str, int, int]]:
         """Path, generation and sequence of what was announced, in order."""
@@ -229,7 +229,7 @@ def test_a_stop_ends_the_search_for_the_partitions_that_answer(log: Halves) -> N
     log.fall_silent()
     log.ends = stop_at_first  # type: ignore[method-assign]
     with pytest.raises(ReadStopped):
-        Session(SETTINGS, log, log.transactor(GROUP), log._clock, stop=stop)
+        Session(SETTINGS, log, log.transactor(GROUP), log.clock, stop=stop)
     assert asked == [None]
 
 

@@ -174,11 +174,11 @@ class ExpectingLog(MemoryLog):
         class Expecting(MemoryTransactor):
             def expect(self, wanted: Sequence[str]) -> None:
                 log.expected.append(set(wanted))
-                log.since = log._clock.monotonic() if log.since is None else log.since
+                log.since = log.clock.monotonic() if log.since is None else log.since
 
             def commit(self, *given: object, **named: object) -> list[tuple[int, int]]:  # type: ignore[override]
                 if log.since is not None:
-                    log.waits.append(log._clock.monotonic() - log.since)
+                    log.waits.append(log.clock.monotonic() - log.since)
                 log.since = None
                 return super().commit(*given, **named)  # type: ignore[arg-type]
 

@@ -280,7 +280,7 @@ def test_an_aggregator_does_not_wait_for_one_that_does_not_work(beat: NewRecord,
         is_fenced=False,
         stop=threading.Event(),
         stands_by=lambda: called.append("stands by"),
-        clock=log._clock,
+        clock=log.clock,
     )
     assert state is not None
     assert not called
@@ -371,7 +371,7 @@ def test_an_aggregator_that_has_loaded_reports_less_often_than_it_beats(log: Mem
 def test_an_aggregator_waits_for_another_that_still_loads(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standby, "is_gone", "other/1/1/1".__eq__)
     log.append([beat_of("other/1/1/1")])
-    report = ServiceReport(time=log._clock.now(), version="1", instance="loads/1/1/1", works=(AGGREGATOR,))
+    report = ServiceReport(time=log.clock.now(), version="1", instance="loads/1/1/1", works=(AGGREGATOR,))
     log.append([NewRecord(topic=SERVICES, key=f"{AGGREGATOR_KEY}two", value=to_json(report))])
     with running(log, "one", ELSEWHERE, PATIENT):
         assert stands_by(log, "one") is True
@@ -380,7 +380,7 @@ def test_an_aggregator_waits_for_another_that_still_loads(log: MemoryLog, monkey
 @pytest.mark.usefixtures("quick")
 def test_reports_of_an_aggregator_that_hangs_keep_no_other_from_its_turn(log: MemoryLog) -> None:
     log.append([beat_of("other/1/1/1")])
-    report = ServiceReport(time=log._clock.now(), version="1", instance="other/1/1/1", works=(AGGREGATOR,))
+    report = ServiceReport(time=log.clock.now(), version="1", instance="other/1/1/1", works=(AGGREGATOR,))
     with running(log, "one", ELSEWHERE, replace(SETTINGS, takeover_after=0.3)):
         again = NewRecord(topic=SERVICES, key=f"{AGGREGATOR_KEY}two", value=to_json(report))
         eventually(lambda: log.append([again]) and active(log) == ELSEWHERE, every=0.1)

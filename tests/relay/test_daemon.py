@@ -31,6 +31,7 @@ from hgext.vcsreplicator.words.shape import to_json
 from hgext.vcsreplicator.words.wire import BundlePlace, decode
 from testing.builders.aggregator.states import state_of
 from testing.builders.master.pushing import HG, KEPT, RECORDED, UNRELAYED, events, new_master, running_relay
+from testing.metrics import value_of
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
@@ -115,7 +116,7 @@ def test_a_repository_moved_away_during_an_outage_is_not_tried_for_ever(master, 
         master.operate("-R", str(master.root / "one"), "replicatedelete", "--yes")
         failing.down.clear()
         eventually(lambda: [event.type for event in events(log).get("one", [])] == ["created", "deleted"])
-        eventually(lambda: work.WAITING._value.get() == 0)
+        eventually(lambda: value_of(work.WAITING) == 0)
 
 
 def test_a_pusher_need_not_wait(master, log):

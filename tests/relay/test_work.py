@@ -40,6 +40,7 @@ from testing.builders.aggregator.states import state_of
 from testing.builders.log.memorylog import MemoryLog
 from testing.builders.master.outboxes import Folder, PlainPort, Transaction, following
 from testing.clock import HandClock
+from testing.metrics import value_of
 from testing.waiting import eventually
 
 
@@ -256,7 +257,7 @@ def test_a_fork_found_once_stops_its_repository_until_an_act(master: Master) -> 
     box = master.write("a", following(before_first_event("a", 1), 1))
     box.set_fork(Fork(reason="another history"))
     master.poke("a")
-    master.until(lambda: relay_work.WAITING._value.get() == 0)
+    master.until(lambda: value_of(relay_work.WAITING) == 0)
     assert box.has_unsent()
     assert box.fork() == Fork(reason="another history")
 
@@ -266,11 +267,11 @@ def test_what_a_relay_sent_earlier_is_reported_to_a_waiting_push(master: Master)
     master.jobs.on_sent = lambda folder, seq: heard.append((os.path.basename(folder), seq))
     box = master.write("a", following(before_first_event("a", 1), 2))
     master.poke("a")
-    master.until(lambda: relay_work.WAITING._value.get() == 0)
+    master.until(lambda: value_of(relay_work.WAITING) == 0)
     assert not box.has_unsent()
     assert [seq for _, seq in heard] == [1, 2, 2]
     master.poke("a")
-    master.until(lambda: relay_work.WAITING._value.get() == 0)
+    master.until(lambda: value_of(relay_work.WAITING) == 0)
     assert heard[3:] == [("a", 2)]
 
 
@@ -299,7 +300,7 @@ def test_a_running_transaction_does_not_keep_its_repository_unsent(master: Maste
     (master.root / "a" / ".hg" / "store" / "journal").touch()
     master.poke("a")
     master.work.add(master.folder("a"), Job.RECOVER)
-    master.until(lambda: relay_work.WAITING._value.get() == 0)
+    master.until(lambda: value_of(relay_work.WAITING) == 0)
     assert not box.has_unsent()
     assert master.locked.asked["a"] == RECOVERY_RETRIES + 1
 

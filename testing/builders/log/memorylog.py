@@ -32,7 +32,7 @@ class MemoryLog(Log):
         self.before: dict[str, Callable[..., object]] = {}
         # The partitions that every member has, if not all.
         self.shared: frozenset[int] | None = None
-        self._clock = clock or SystemClock()
+        self.clock = clock or SystemClock()
         self._changed = threading.Condition()
         self._topics: dict[str, Topic] = {}
         self._records: dict[TopicPartition, dict[int, Record]] = {}
@@ -253,7 +253,7 @@ class MemoryLog(Log):
             key=message.key,
             value=message.value,
             headers=message.headers,
-            time=self._clock.now(),
+            time=self.clock.now(),
         )
         if self._topics[message.topic].compacted:
             older = self._newest.get((*place, message.key))

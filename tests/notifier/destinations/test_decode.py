@@ -37,6 +37,7 @@ from testing.builders.notifier.notifying import FAST, PUBLIC, Notifier, Scripted
 from testing.builders.notifier.receivers import WebhookReceiver
 from testing.builders.notifier.submissions import BERLIN, a_document, a_raw
 from testing.builders.notifier.submitting import Edge, ask, post, statuses
+from testing.metrics import value_of
 from testing.services.rabbitmq import RabbitMQ
 from testing.waiting import eventually
 
@@ -314,7 +315,7 @@ def test_a_broker_that_blocks_publishers_gets_everything_in_order(
     notifier.settled("it")
     broker.block_publishers()
     publish_pushes(log, "x", 2, 4)
-    eventually(lambda: BLOCKED.labels("it")._value.get() == 1, "the metric to say so")
+    eventually(lambda: value_of(BLOCKED.labels("it")) == 1, "the metric to say so")
     notifier.stop()
     assert notifier.position("it") != log.ends(NOTICES)[0]
     broker.unblock_publishers()

@@ -35,6 +35,7 @@ from testing.builders.certificates import certificate
 from testing.builders.log.memorylog import MemoryLog, MemoryTransactor
 from testing.builders.notifier.notices import a_notice, an_event, identifier, publish, publish_pushes, with_topics
 from testing.builders.notifier.notifying import FAST, Notifier, Scripted
+from testing.metrics import value_of
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
@@ -231,21 +232,21 @@ def test_a_destination_that_cannot_be_opened_is_in_trouble_alone(log: Log, notif
     publish_pushes(log, "x", 1, 2)
     notifier.settled("other")
     assert notifier.state.conditions()["it"]["trouble"] == "database: cannot be used"
-    assert DOWN.labels("it")._value.get() == 1
+    assert value_of(DOWN.labels("it")) == 1
     wrong.down = None
     notifier.settled("it")
     assert wrong.told("x") == other.told("x") == [1, 2]
-    assert DOWN.labels("it")._value.get() == 0
+    assert value_of(DOWN.labels("it")) == 0
 
 
 def test_a_destination_that_answers_again_is_reported_at_once(log: Log, notifier: Notifier) -> None:
     destination = Scripted(down=Unavailable("no route to host"))
     notifier.start(it=destination)
     eventually(lambda: notifier.state.conditions().get("it", {}).get("trouble") == "no route to host")
-    assert DOWN.labels("it")._value.get() == 1
+    assert value_of(DOWN.labels("it")) == 1
     destination.down = None
     eventually(lambda: notifier.state.conditions()["it"]["trouble"] is None)
-    assert DOWN.labels("it")._value.get() == 0
+    assert value_of(DOWN.labels("it")) == 0
 
 
 def test_a_secret_that_cannot_be_read_troubles_its_destination_alone(

@@ -29,6 +29,7 @@ from testing.builders.notifier.notices import a_notice, an_event, identifier, no
 from testing.builders.notifier.notifying import Notifier
 from testing.builders.notifier.receivers import HgPushReceiver
 from testing.faults.broker import FakeBroker
+from testing.metrics import value_of
 from testing.services.rabbitmq import RabbitMQ
 from testing.waiting import eventually
 
@@ -229,7 +230,7 @@ def test_a_broker_that_blocks_publishers_holds_up_no_stop(
         broker.block_publishers()
         for path in "xyz":
             publish_pushes(log, path, 2, 5)
-        eventually(lambda: BLOCKED.labels("it")._value.get() == 1, "the metric to say so")
+        eventually(lambda: value_of(BLOCKED.labels("it")) == 1, "the metric to say so")
         notifier.stop()
         assert notifier.position("it") != log.ends(NOTICES)[0]
         notifier.start(it=receiver.settings())

@@ -29,6 +29,7 @@ from testing.builders.log.memorylog import MemoryLog
 from testing.builders.notifier.notices import a_notice, an_event, publish, publish_pushes
 from testing.builders.notifier.notifying import Notifier, Scripted
 from testing.builders.notifier.receivers import FAST, PulseReceiver
+from testing.metrics import value_of
 from testing.services.cache import CHECKOUT
 from testing.services.rabbitmq import RabbitMQ
 from testing.waiting import eventually
@@ -213,7 +214,7 @@ def full_queue(pulse: PulseReceiver) -> Iterator[Any]:
 def test_a_full_queue_costs_the_others_neither_copies_nor_messages(
     log: Log, notifier: Notifier, pulse: PulseReceiver
 ) -> None:
-    before = REFUSED.labels("it")._value.get()
+    before = value_of(REFUSED.labels("it"))
     with full_queue(pulse):
         notifier.start(it=pulse.settings())
         for path in "xy":
@@ -225,7 +226,7 @@ def test_a_full_queue_costs_the_others_neither_copies_nor_messages(
     assert sorted(pulse.told()) == [*(("x", n) for n in range(1, 11)), *(("y", n) for n in range(1, 11)), ("z", 1)]
     assert [seq for path, seq in pulse.told() if path == "x"] == list(range(1, 11))
     assert notifier.errors() == []
-    assert REFUSED.labels("it")._value.get() - before >= 19
+    assert value_of(REFUSED.labels("it")) - before >= 19
 
 
 def test_a_message_that_every_queue_must_have_is_sent_until_it_is_taken(pulse: PulseReceiver) -> None:

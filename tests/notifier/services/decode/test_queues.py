@@ -34,6 +34,7 @@ from testing.builders.notifier.decoding import (
 )
 from testing.builders.notifier.submissions import ID, a_raw, uri_of
 from testing.faults.broker import CONFIRMING, FakeBroker, only_heartbeats
+from testing.metrics import value_of
 from testing.services.rabbitmq import RabbitMQ
 from testing.waiting import eventually
 
@@ -121,10 +122,10 @@ def test_a_broker_that_blocks_publishers_is_waited_for_without_repeats(
     with structlog.testing.capture_logs() as said, decoding(log, settings):
         broker.block_publishers()
         submit(log, *numbered(range(600)))
-        eventually(lambda: BLOCKED.labels("decode")._value.get() == 1, "the metric to say so")
+        eventually(lambda: value_of(BLOCKED.labels("decode")) == 1, "the metric to say so")
         broker.unblock_publishers()
         settled(log)
-        assert BLOCKED.labels("decode")._value.get() == 0
+        assert value_of(BLOCKED.labels("decode")) == 0
     warnings = [line["event"] for line in said if line["log_level"] == "warning"]
     assert warnings == ["broker blocks publishers"]
     assert take_ids(broker.url, "out", 600) == dict.fromkeys(range(600), 1)
@@ -132,7 +133,7 @@ def test_a_broker_that_blocks_publishers_is_waited_for_without_repeats(
     with decoding(log, settings) as stop:
         broker.block_publishers()
         submit(log, *numbered(range(600, 1200)))
-        eventually(lambda: BLOCKED.labels("decode")._value.get() == 1, "the metric to say so")
+        eventually(lambda: value_of(BLOCKED.labels("decode")) == 1, "the metric to say so")
         stop.set()
     assert log.stored(GROUP, "raw") != log.ends("raw")
     broker.unblock_publishers()

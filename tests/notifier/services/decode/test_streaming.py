@@ -53,6 +53,7 @@ from testing.builders.notifier.decoding import (
 )
 from testing.builders.notifier.notices import with_topics
 from testing.builders.notifier.submissions import ID, a_document, a_raw, injected, uri_of
+from testing.metrics import value_of
 from testing.services.redis import Redis
 from testing.waiting import PATIENCE, eventually
 from testing.warm import PROGRAM
@@ -162,10 +163,10 @@ def test_an_output_that_is_away_holds_the_input(log: Log, tmp_path: Path) -> Non
         with structlog.testing.capture_logs() as said:
             eventually(lambda: [line for line in said if line["event"] == "decoding waits"], "a warning")
         assert log.stored(GROUP, "raw").get(0) != log.ends("raw")[0]
-        assert DOWN.labels("decode")._value.get() == 1
+        assert value_of(DOWN.labels("decode")) == 1
         folder.mkdir()
         settled(log)
-        eventually(lambda: DOWN.labels("decode")._value.get() == 0, "the alert ends")
+        eventually(lambda: value_of(DOWN.labels("decode")) == 0, "the alert ends")
     assert len((folder / "eng-workflow.hgpush.ndjson").read_text().splitlines()) == 1
 
 

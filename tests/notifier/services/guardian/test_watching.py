@@ -32,6 +32,7 @@ from testing.builders.log.memorylog import MemoryLog
 from testing.builders.notifier.mailbox import Mailbox
 from testing.builders.notifier.notices import with_topics
 from testing.clock import HandClock
+from testing.metrics import value_of
 from testing.waiting import eventually
 from tests.notifier.services.guardian.conftest import FILE, OPERATOR, Guarded, some_settings
 
@@ -259,10 +260,10 @@ def test_mails_wait_for_a_mail_server_that_is_away(
     filled(guarded, guarded.add(), 4)
     with watching_with(settings, log, smtp_url=f"smtp://127.0.0.1:{free_port()}") as watch:
         watch.round()
-        assert WAITING._value.get() == 1
+        assert value_of(WAITING) == 1
     with watching_with(settings, log) as watch:
         watch.round()
-        assert WAITING._value.get() == 0
+        assert value_of(WAITING) == 0
     assert len(mailbox.mails) == 1
 
 
@@ -342,7 +343,7 @@ def test_what_every_address_refuses_is_in_the_log_and_counted(
 ) -> None:
     mailbox.replies["alice@owners.example"] = mailbox.replies[OPERATOR] = "550 no such mailbox"
     queue = filled(guarded, guarded.add("alice", "alice@owners.example"), 4)
-    before = LOST_REPORTS._value.get()
+    before = value_of(LOST_REPORTS)
     with structlog.testing.capture_logs() as lines:
         watch.round()
         watch.round()
@@ -350,7 +351,7 @@ def test_what_every_address_refuses_is_in_the_log_and_counted(
     assert refused == [("alice@owners.example", [queue]), (OPERATOR, [queue])]
     [lost] = [line for line in lines if line["event"] == "report lost"]
     assert (lost["log_level"], lost["queue"], lost["messages"], lost["what"]) == ("error", queue, 4, NEAR)
-    assert LOST_REPORTS._value.get() == before + 1
+    assert value_of(LOST_REPORTS) == before + 1
 
 
 def test_a_dry_run_mails_deletes_and_remembers_nothing(
@@ -369,7 +370,7 @@ def test_odd_queues_are_counted(guarded: Guarded, watch: QueueWatch) -> None:
     filled(guarded, me, 1, "bounded", **{"x-max-length": 5})
     guarded.channel(me).queue_declare(f"exchange/{me}/queue", durable=True, auto_delete=False)
     watch.round()
-    values = {state: QUEUES.labels(state)._value.get() for state in ("all", "unconsumed", "unbounded", "misnamed")}
+    values = {state: value_of(QUEUES.labels(state)) for state in ("all", "unconsumed", "unbounded", "misnamed")}
     assert values == {"all": 2, "unconsumed": 2, "unbounded": 1, "misnamed": 1}
 
 
@@ -504,9 +505,9 @@ def test_a_guardian_that_is_fenced_between_its_rounds_stands_by(
     monkeypatch.setattr(watching, "CHECK_EVERY", 0.05)
     monkeypatch.setattr(owned, "CHECK_EVERY", 0.0)
     with serving(replace(settings, every=3600.0), log, "1"):
-        eventually(lambda: watching.ACTIVE._value.get() == 1)
+        eventually(lambda: value_of(watching.ACTIVE) == 1)
         with watching_with(settings, log):
-            eventually(lambda: watching.ACTIVE._value.get() == 0)
+            eventually(lambda: value_of(watching.ACTIVE) == 0)
 
 
 def test_a_lost_connection_is_unavailable(settings: GuardianSettings) -> None:

@@ -40,6 +40,7 @@ from testing.builders.log.memorylog import MemoryLog
 from testing.builders.master.pushhost import HostReply, PushHost
 from testing.builders.notifier.notices import with_topics
 from testing.clock import HandClock
+from testing.metrics import value_of
 from testing.services.rabbitmq import AUTHORIZATION, RabbitMQ
 from testing.waiting import eventually
 from testing.warm import CLI, PROGRAM, warm_starts
@@ -241,7 +242,7 @@ def test_headers_that_no_request_can_repeat_are_passed_over(
     host.push("x")
     host.instead = lambda target: None
     plain = host.reply
-    failed = poller.QUESTIONS.labels("failed")._value.get()
+    failed = value_of(poller.QUESTIONS.labels("failed"))
 
     def reply(target: str, etag: str | None) -> HostReply:
         found = plain(target, None)
@@ -254,7 +255,7 @@ def test_headers_that_no_request_can_repeat_are_passed_over(
     eventually(lambda: len(host.targets) > 3)
     host.push("x")
     eventually(lambda: queue.pushes() == {"x": [1, 2]})
-    assert poller.QUESTIONS.labels("failed")._value.get() == failed
+    assert value_of(poller.QUESTIONS.labels("failed")) == failed
 
 
 def test_cookies_of_a_host_are_not_kept(host: PushHost, polling: Polling) -> None:
@@ -412,13 +413,13 @@ def test_broker_that_is_away_costs_no_push_and_no_questions(
         asked, others = len(host.targets), len(other.targets)
         eventually(lambda: len(other.targets) > others + 10, "as many intervals")
         assert len(host.targets) <= asked + 2
-        assert DOWN.labels("poll")._value.get() == 1
+        assert value_of(DOWN.labels("poll")) == 1
         broker.restart()
         queue.listen()
         eventually(
             lambda: list(dict.fromkeys(queue.pushes()["x"])) == [1, 2], "the push"
         )  # the first may be unconfirmed
-        eventually(lambda: DOWN.labels("poll")._value.get() == 0, "the alert ends")
+        eventually(lambda: value_of(DOWN.labels("poll")) == 0, "the alert ends")
         polling.stop()
 
 
@@ -459,7 +460,7 @@ def test_a_broker_that_blocks_publishers_gets_every_push(
         broker.block_publishers()
         with structlog.testing.capture_logs() as said:
             host.push("x")
-            eventually(lambda: BLOCKED.labels("poll")._value.get() == 1, "the metric to say so")
+            eventually(lambda: value_of(BLOCKED.labels("poll")) == 1, "the metric to say so")
             host.push("y")
             eventually(lambda: "/y/" in host.targets[-1])
             broker.unblock_publishers()
@@ -467,7 +468,7 @@ def test_a_broker_that_blocks_publishers_gets_every_push(
             assert [line["event"] for line in said if line["log_level"] == "warning"] == ["broker blocks publishers"]
             broker.block_publishers()
             host.push("x")
-            eventually(lambda: BLOCKED.labels("poll")._value.get() == 1, "the metric to say so again")
+            eventually(lambda: value_of(BLOCKED.labels("poll")) == 1, "the metric to say so again")
             polling.stop()
         broker.unblock_publishers()
         polling.start("x", "y")
@@ -484,7 +485,7 @@ def test_a_second_poller_stands_by_until_the_first_is_stopped(
     with Polling(queue.url, host, tmp_path) as second:
         second.log = polling.log
         second.start("x", instance=f"{ELSEWHERE}2")
-        assert poller.ACTIVE._value.get() == 1
+        assert value_of(poller.ACTIVE) == 1
         polling.stop()
         host.push("x")
         eventually(lambda: queue.pushes() == {"x": [1, 2]}, "the push after the takeover")

@@ -34,6 +34,7 @@ from notifier.services.work.database import RepositoryKey, WorkDatabase
 from notifier.services.work.settings import Migrate, WorkSettings
 from testing.builders.notifier.working import HgHost, HgQueueSender, recorded, recorded_changesets
 from testing.faults import PythonSteps, first_visits
+from testing.metrics import value_of
 from testing.services.rabbitmq import RabbitMQ
 from testing.waiting import eventually
 from testing.warm import CLI, PROGRAM, warm_starts
@@ -192,7 +193,7 @@ def test_a_message_that_fails_is_tried_as_set_and_kept_with_its_reason(
     good, bad = a_name(request), a_name(request)
     pushes = some_pushes(host.add(good, 3))
     host.add(bad, 2)
-    before = worker.FAILED._value.get()
+    before = value_of(worker.FAILED)
     broker.send(1, host.url(bad), {1: host.nodes[bad][:1]})
     broker.send(1, host.url(bad), {2: ["e" * 40]})
     broker.send(1, host.url(bad), {3: host.nodes[bad][1:]})
@@ -204,7 +205,7 @@ def test_a_message_that_fails_is_tried_as_set_and_kept_with_its_reason(
     assert json.loads(kept.body)["pushes"][0]["id"] == 2
     assert kept.headers["repository"] == host.url(bad)
     assert kept.headers["error"].endswith(f"has no changeset {'e' * 40}")
-    assert worker.FAILED._value.get() - before in (3, 4)  # once more if the three were tried together
+    assert value_of(worker.FAILED) - before in (3, 4)  # once more if the three were tried together
     eventually(lambda: broker.waiting() == 0)
 
 
@@ -240,7 +241,7 @@ def test_a_repository_with_more_failures_than_prefetch_holds_up_no_other(
     working.start()
     eventually(lambda: is_recorded(database, {host.url(good): {1: nodes}}), "the other's push", timeout=PATIENCE)
     eventually(lambda: push_ids(database) == list(pushes), "all to be parked", timeout=PATIENCE)
-    assert parking.MESSAGES._value.get() == 600
+    assert value_of(parking.MESSAGES) == 600
     working.stop()
     assert broker.waiting() == 0
 
@@ -288,7 +289,7 @@ def test_parked_messages_are_recorded_in_order_once_it_is_back(
     eventually(lambda: is_recorded(database, {host.url(name): pushes}), "all pushes", timeout=PATIENCE)
     eventually(lambda: push_ids(database) == [], "all to be done", timeout=PATIENCE)
     assert rows(database, "SELECT id FROM pushes ORDER BY rowid") == [(push,) for push in pushes]
-    assert parking.BYTES._value.get() == 0
+    assert value_of(parking.BYTES) == 0
     working.stop()
     assert broker.take("hg.dead") is None
 
@@ -351,7 +352,7 @@ def test_a_repository_whose_clone_is_in_use_uses_no_retry(
     name, held = a_name(request), a_name(request)
     expected = {host.url(name): {1: host.add(name, 1)}}
     pushes = {number: [node] for number, node in enumerate(host.add(held, 20), 1)}
-    failed = worker.FAILED._value.get()
+    failed = value_of(worker.FAILED)
     folder = Path(working.settings["clones"])
     folder.mkdir()
     with (folder / ".poll-1.lock").open("w") as lock:
@@ -363,7 +364,7 @@ def test_a_repository_whose_clone_is_in_use_uses_no_retry(
         eventually(lambda: push_ids(database) == list(pushes), "all to be parked", timeout=PATIENCE)
     expected[host.url(held)] = pushes
     eventually(lambda: is_recorded(database, expected), "all pushes", timeout=PATIENCE)
-    assert worker.FAILED._value.get() == failed
+    assert value_of(worker.FAILED) == failed
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
@@ -372,12 +373,12 @@ def test_messages_without_room_to_park_stay_with_the_broker(
 ) -> None:
     bad, good = a_name(request), a_name(request)
     nodes = host.add(good, 1)
-    before = worker.FAILED._value.get()
+    before = value_of(worker.FAILED)
     broker.send(1, host.url(bad), {1: ["e" * 40]})
     broker.send(2, host.url(good), {1: nodes})
     working.settings |= {"retry": NEVER}
     working.start(park_bytes=10)
-    eventually(lambda: worker.FAILED._value.get() > before, "the failure", timeout=PATIENCE)
+    eventually(lambda: value_of(worker.FAILED) > before, "the failure", timeout=PATIENCE)
     eventually(lambda: is_recorded(database, {host.url(good): {1: nodes}}), "the other's push", timeout=PATIENCE)
     working.stop()
     assert push_ids(database) == []
@@ -499,7 +500,7 @@ def test_damaged_clone_is_made_anew(
 ) -> None:
     names = {damage: a_name(request) for damage in DAMAGES}
     nodes = {damage: host.add(name, 1) for damage, name in names.items()}
-    failed = worker.FAILED._value.get()
+    failed = value_of(worker.FAILED)
     for number, damage in enumerate(DAMAGES):
         broker.send(number, host.url(names[damage]), {1: nodes[damage]})
     working.start()
@@ -511,7 +512,7 @@ def test_damaged_clone_is_made_anew(
         broker.send(number, host.url(names[damage]), {2: more[1:]})
         expected[host.url(names[damage])][2] = more[1:]
     eventually(lambda: is_recorded(database, expected), "pushes after the damage", timeout=PATIENCE)
-    assert worker.FAILED._value.get() == failed
+    assert value_of(worker.FAILED) == failed
     assert not [path for path in Path(working.settings["clones"]).glob(".*") if path.suffix != ".lock"]
 
 
@@ -618,16 +619,16 @@ def test_full_disk_of_this_machine_uses_no_retry(
     monkeypatch.setattr(clones, "LEAST_FREE", 2**62)  # more than any disk has
     said: list[str] = []
     monkeypatch.setattr(worker.logger, "warning", lambda event, **more: said.append(str(more.get("reason"))))
-    failed = worker.FAILED._value.get()
+    failed = value_of(worker.FAILED)
     broker.send(1, host.url(name), {1: ["e" * 40]})
     working.start()
     eventually(lambda: any("bytes are free" in reason for reason in said), "the reason", timeout=PATIENCE)
-    eventually(lambda: DOWN.labels("work")._value.get() == 1, "the alert")
-    assert worker.FAILED._value.get() == failed
+    eventually(lambda: value_of(DOWN.labels("work")) == 1, "the alert")
+    assert value_of(worker.FAILED) == failed
     assert broker.take("hg.dead") is None
     monkeypatch.undo()
     # The message fails by itself from now on, because its changeset is unknown.
-    eventually(lambda: DOWN.labels("work")._value.get() == 0, "the alert ends", timeout=PATIENCE)
+    eventually(lambda: value_of(DOWN.labels("work")) == 0, "the alert ends", timeout=PATIENCE)
     working.stop()
 
 
@@ -681,7 +682,7 @@ def test_second_worker_waits_and_takes_over(
     broker.send(1, host.url(name), {1: nodes[:1]})
     eventually(lambda: is_recorded(database, {host.url(name): {1: nodes[:1]}}), timeout=PATIENCE)
     second.start()
-    eventually(lambda: worker.WAITING._value.get() == 1, "the second to wait")
+    eventually(lambda: value_of(worker.WAITING) == 1, "the second to wait")
     working.stop()
     broker.send(1, host.url(name), {2: nodes[1:]})
     eventually(lambda: is_recorded(database, {host.url(name): {1: nodes[:1], 2: nodes[1:]}}), timeout=PATIENCE)
@@ -729,7 +730,7 @@ def test_broker_that_blocks_publishers_holds_up_dead_letters_only(
     broker.send(1, host.url(name), {1: nodes})
     rabbitmq.block_publishers()
     working.start()
-    eventually(lambda: BLOCKED.labels("work")._value.get() == 1, "the metric to say so")
+    eventually(lambda: value_of(BLOCKED.labels("work")) == 1, "the metric to say so")
     eventually(lambda: is_recorded(database, {host.url(name): {1: nodes}}), "the push", timeout=PATIENCE)
     working.stop()
     assert broker.waiting() == 1

@@ -18,6 +18,7 @@ from notifier.services.work.commandserver import HgFailed
 from notifier.services.work.recording import read_message
 from notifier.services.work.settings import WorkSettings
 from testing.clock import HandClock
+from testing.metrics import value_of
 
 FAST = Backoff(first=0.02, longest=0.1)
 PUSH = {"id": 1, "date": 1456826400, "user": "dana@example.com", "changesets": ["a" * 40]}
@@ -135,9 +136,9 @@ def test_what_fails_after_the_wish_to_stop_counts_no_attempt(
         raise HgFailed("hg pull: exit code 255: killed!", 255)
 
     record_by(record)
-    before = worker.FAILED._value.get()
+    before = value_of(worker.FAILED)
     recorder.run(stop)
-    assert worker.FAILED._value.get() == before
+    assert value_of(worker.FAILED) == before
     assert recorder._parked.method_calls == []
     assert recorder._reporter.method_calls == []  # type: ignore[attr-defined]
     assert consumer.calls == ["finish"]
