@@ -114,7 +114,7 @@ def _run_couriers(
     at_work: dict[str, Future[None]] = {}
     with ThreadPoolExecutor(max(1, len(couriers)), thread_name_prefix="notifier") as threads:
         try:
-            while not stop.wait(turns.rest):
+            while not stop.is_set():
                 for name in [name for name, work in at_work.items() if work.done()]:
                     at_work.pop(name).result()
                     turns.lose(name)

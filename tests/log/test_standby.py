@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hgext.vcsreplicator.log import SERVICES, NewRecord, Record, standby, topics
-from hgext.vcsreplicator.log.standby import MANY, Rival, Sign, StandbyReader, is_gone, name_process
+from hgext.vcsreplicator.log.standby import Rival, Sign, StandbyReader, is_gone, name_process
 from testing.builders.log.memorylog import MemoryLog
 from testing.clock import HandClock
 
@@ -76,19 +76,6 @@ def test_a_standby_hears_what_it_has_not_read_before_it_takes_over(following: Fo
     assert following.find_turns(0.0, says="x y") == []
     assert following.find_turns(0.0) == []
     assert following.find_turns(PATIENCE - 1.0) == []
-
-
-def test_a_standby_rests_after_a_heartbeat_and_not_before_the_next(following: Following) -> None:
-    assert following.find_turns(1.0, says="x y") == []
-    assert following.reader.rest == PATIENCE / 5
-    assert following.find_turns(1.0) == []
-    assert following.reader.rest == 0.0
-
-
-def test_a_standby_with_much_to_read_does_not_rest(following: Following) -> None:
-    following.log.append([NewRecord(topic=SERVICES, key=f"{each}", value=b"") for each in range(MANY)])
-    assert following.find_turns(1.0, says="x y") == []
-    assert following.reader.rest == 0.0
 
 
 @pytest.mark.processes

@@ -134,7 +134,7 @@ def wait_for_turn(
             )
             del state  # all that the topic had: another aggregator may work for months
             with closing(reader):
-                while not stop.wait(reader.rest):
+                while not stop.is_set():
                     if reader.find_turns():
                         return read_state(log, stop)
                     outage.end()

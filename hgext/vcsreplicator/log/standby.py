@@ -28,10 +28,6 @@ from .reports import INTERVAL, TIMEOUT
 # Seconds of one wait for a heartbeat; a request to stop waits for it.
 POLL = 1.0
 
-# Seconds after a heartbeat for which nothing is read, since the next one is not due; of a short patience a fifth. Otherwise the
-# records of others would make work. No rest if so many records came at once.
-REST, MANY = 2.0, 100
-
 logger = structlog.get_logger()
 
 
@@ -64,10 +60,7 @@ class Rival:
 
 
 class StandbyReader:
-    """Reads the heartbeats of the processes that work on what `rivals` names.
-
-    `rest` is for how many seconds nothing need be read from now on.
-    """
+    """Reads the heartbeats of the processes that work on what `rivals` names."""
 
     def __init__(
         self,
@@ -81,7 +74,7 @@ class StandbyReader:
     ) -> None:
         self.rivals = rivals
         self._log, self._reader, self._read_signs = log, log.reader(positions), read_signs
-        self._patience, self._clock, self.rest = patience, clock, 0.0
+        self._patience, self._clock = patience, clock
 
     def find_turns(self) -> list[str]:
         """Return the names that this process may take over, if heartbeats do not come.
@@ -92,10 +85,10 @@ class StandbyReader:
         is_known = not all(rival.works for rival in self.rivals.values())
         records = self._reader.poll(0.0 if is_known else min(POLL, self._patience))
         now = self._clock.monotonic()
-        signs = [sign for record in records for sign in self._read_signs(record) if sign.name in self.rivals]
-        for sign in signs:
-            self.rivals[sign.name].hear(sign, now)
-        self.rest = min(REST, self._patience / 5) if signs and len(records) < MANY else 0.0
+        for record in records:
+            for sign in self._read_signs(record):
+                if sign.name in self.rivals:
+                    self.rivals[sign.name].hear(sign, now)
         turns = {name: "no other process works" for name, rival in self.rivals.items() if not rival.works}
         turns = turns or self._find_lost(now)
         for name, reason in turns.items():

@@ -58,7 +58,7 @@ def work_in_turns(
                 announce()
                 # Not by the key of a process that works: that may be on this machine too.
                 with Presence(log, f"{key} spare", instance, clock, topic=WATCHES):
-                    while not found and not stop.wait(turns.rest):
+                    while not found and not stop.is_set():
                         found = turns.find_turns()
             if not found:
                 break
@@ -97,11 +97,6 @@ class Turns:
         self._reader: StandbyReader | None = None
         self._instances: dict[str, str | None] = {}
         self._outage = Outage()
-
-    @property
-    def rest(self) -> float:
-        """For how many seconds `find_turns` need not be called."""
-        return 0.0 if self._reader is None else self._reader.rest
 
     def lose(self, name: str) -> None:
         """Stand by again for this name, on which another process has just begun to work."""
