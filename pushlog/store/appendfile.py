@@ -208,7 +208,8 @@ class AppendFile:
         uncommitted exactly while the journal names the file with a smaller size; (2) so the journal is read between two
         calls of fstat, and what it says is about the bytes seen only if the file was the same before and after (an abort
         truncates or unlinks first and removes the journal afterwards, a commit touches only the journal); (3) bytes once
-        committed never change, so they may be read later.
+        committed never change, so they may be read later; (4) the journal read is that of the bytes only if the name still means
+        the file: the repository may be moved, and change at its new place.
         """
         while True:
             before = os.fstat(file)
@@ -216,7 +217,11 @@ class AppendFile:
                 return before.st_size
             limit = self._read_journalled_size()
             after = os.fstat(file)
-            if after.st_nlink == 0:
+            try:
+                named = os.lstat(self._vfs.join(self.name))
+            except FileNotFoundError:
+                return None
+            if (named.st_dev, named.st_ino) != (after.st_dev, after.st_ino):
                 return None
             if (before.st_size, before.st_ctime_ns) == (after.st_size, after.st_ctime_ns):
                 return after.st_size if limit is None else min(limit, after.st_size)

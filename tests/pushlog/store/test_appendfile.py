@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The append-only file: it commits, aborts and recovers with Mercurial's own transactions; readers see committed bytes only."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -8,8 +9,8 @@ import sys
 import pytest
 from mercurial import ui as ui_module
 
-from pushlog.store import disk
-from pushlog.store.appendfile import AppendFile, TornRecord
+from pushlog.store import appendfile, disk
+from pushlog.store.appendfile import AppendFile, TornRecord, open_regular
 from pushlog.store.frames import FRAME_BYTES
 from pushlog.versions import factory, initialize
 
@@ -252,6 +253,25 @@ def test_a_reader_of_a_file_whose_first_append_failed_sees_nothing(repository, m
         monkeypatch.setattr(AppendFile, "_read_journalled_size", abort_then_read_size)
         assert payloads(repository) == []
     assert not repository.svfs.tryread(NAME)
+
+
+def test_a_reader_sees_nothing_uncommitted_of_a_repository_that_moves(repository, tmp_path, monkeypatch):
+    append(repository, b"committed")
+    with contextlib.ExitStack() as held:
+
+        def open_then_move(path, flags):
+            file = open_regular(path, flags)
+            if (tmp_path / "repository").exists():
+                (tmp_path / "repository").rename(tmp_path / "moved")
+                moved = factory.repository(repository.ui, os.fsencode(tmp_path / "moved"))
+                held.enter_context(moved.lock())
+                tr = moved.transaction(b"test", report=lambda message: None)
+                held.callback(tr.abort)
+                facts(moved).append(tr, [b"uncommitted"])
+            return file
+
+        monkeypatch.setattr(appendfile, "open_regular", open_then_move)
+        assert payloads(repository) == []
 
 
 @pytest.mark.parametrize("size", [b"", b"x", b"-5", b"9" * 5000])
