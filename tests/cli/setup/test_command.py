@@ -253,6 +253,36 @@ def test_a_machine_is_not_named_as_its_loopback(full: str, expected: str, monkey
     assert setup._find_name() == expected
 
 
+@pytest.mark.parametrize("there", ["link", "link to nothing", "file"])
+def test_a_link_in_place_of_a_folder_is_named_and_not_followed(there: str, tmp_path: Path) -> None:
+    """The user of the services may have put it below a folder of its own."""
+    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "root/var/lib/vcsreplicator"
+    folder.parent.mkdir(parents=True)
+    if there == "link":
+        elsewhere.mkdir(0o700)
+    if there == "file":
+        folder.touch()
+    else:
+        folder.symlink_to(elsewhere)
+    refused = run(tmp_path / "root", "--yes", "--fix")
+    assert isinstance(refused.exception, Refused)
+    assert str(refused.exception).startswith(f"setup: {folder}: ")
+    assert str(refused.exception).endswith("expected a folder, and no link; move it away, then repeat setup")
+    assert not elsewhere.exists() or stat.S_IMODE(elsewhere.stat().st_mode) == 0o700
+
+
+def test_a_link_in_place_of_a_folder_ends_no_undo(tmp_path: Path) -> None:
+    run(tmp_path, "--yes")
+    folder = tmp_path / "var/lib/vcsreplicator"
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    undone = run(tmp_path, "--undo", "--yes")
+    assert undone.exit_code == 0
+    assert "left: folder /var/lib/vcsreplicator: Not a directory" in undone.output
+    assert not (tmp_path / "etc/mercurial").exists()
+    assert (tmp_path / "elsewhere").is_dir()
+
+
 @pytest.mark.parametrize("kind", ["pipe", "link", "other"])
 def test_setup_reads_no_pipe_and_no_link_in_place_of_a_public_key(kind: str, tmp_path: Path) -> None:
     key = tmp_path / "id_ed25519.pub"

@@ -161,7 +161,10 @@ class Machine:
         elif kind == "folder" and place.is_dir():
             if any(place.iterdir()):
                 return "it is not empty"
-            place.rmdir()
+            try:
+                place.rmdir()
+            except OSError as error:  # a link, which the user of the folder above it may have put there
+                return str(error.strerror)
         elif kind == "user" and has_user(name):
             if any(folder.is_dir() and folder.owner() == name for folder in self._list_folders()):
                 return "it owns folders that are left"
@@ -200,10 +203,15 @@ class Machine:
 
     def _make_folder(self, step: MakeFolder) -> None:
         place = self.place(step.path)
-        if not place.exists():
-            self._note(f"folder {step.path}")
-            place.mkdir(parents=True)
-        folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if not place.exists():
+                self._note(f"folder {step.path}")
+                place.mkdir(parents=True)
+            folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            raise Refused(
+                f"setup: {place}: {error.strerror}; expected a folder, and no link; move it away, then repeat setup"
+            ) from error
         try:
             if not self._prefix:
                 os.fchown(folder, *find_owner(step.owner))
