@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Large installations: 1,000, 10,000 and 100,000 repositories on 10 mirrors, on Kafka.
 
-The log is written as the services would write it, all repositories at rest. Then the aggregator starts, is left idle, and gets
-pushes at a steady rate, for which a thread of this process plays all mirrors; a notice is timed from the appending of its event
-until it can be read. `status` reads the log itself; the dashboard is asked for its first page. Memory is the largest resident set.
+The log is written as the services would write it, all repositories at rest, and on the disk of one mirror what its start looks at.
+That mirror starts twice and ends. Then the aggregator starts, is left idle, and gets pushes at a steady rate, for which a thread of
+this process plays all mirrors; a notice is timed from the appending of its event until it can be read. `status` reads the log
+itself; the dashboard is asked for its first page. Memory is the largest resident set, but for the mirror with its workers the
+proportional one after its start.
 
 `BENCH_LARGE=1000,10000` measures these sizes.
 """
@@ -18,14 +20,20 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, ROSTER, STATE, Log, NewRecord, Record, topics
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.mirror.checkpoint import Checkpoint
+from hgext.vcsreplicator.outbox.entry import NewestEvent
+from hgext.vcsreplicator.words.event import Event
 from hgext.vcsreplicator.words.records import AGGREGATOR, RepositoryState
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import from_json, to_json
+from testing.bench.idle import list_processes, read_fields
 from testing.bench.measure import Row
+from testing.bench.mirror import write_level
 from testing.builders.aggregator.aggregating import Aggregator, fill_settled, send
 from testing.builders.aggregator.chains import Chain
 from testing.services.existing import shared
@@ -51,25 +59,59 @@ def rows() -> list[Row]:
 def _measure(size: int, url: str) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder, open_log(url, creates=True) as log:
         log.create(topics())
-        chains = _fill(log, size)
+        config, root, port = Path(folder, "vcsreplicator.toml"), Path(folder, "mirror"), free_port()
+        dashboard = f'[dashboard]\nlisten = "127.0.0.1:{port}"\nanonymous = "reader"\n'
+        config.write_text(f'log = "{url}"\n{dashboard}[mirror.{MIRRORS[0]}]\nroot = "{root}"\ncheck-interval = 0\n')
+        chains = _fill(log, size, root)
+        yield from _measure_mirror(f"{size:,}", config, Path(folder, "mirror.log"))
         yield from _measure_aggregator(f"{size:,}", log, url, Path(folder), chains)
-        config = Path(folder, "vcsreplicator.toml")
-        port = free_port()
-        config.write_text(f'log = "{url}"\n[dashboard]\nlisten = "127.0.0.1:{port}"\nanonymous = "reader"\n')
         yield from _measure_status(f"{size:,}", config)
         yield from _measure_dashboard(f"{size:,}", config, f"http://127.0.0.1:{port}/")
 
 
-def _fill(log: Log, size: int) -> list[Chain]:
-    """Write the repositories; return those that get pushes."""
+def _fill(log: Log, size: int, root: Path) -> list[Chain]:
+    """Write the repositories, also below the root of a mirror; return those that get pushes."""
     mirrors = tuple(Mirror(name=name, state=MirrorState.ACTIVE) for name in MIRRORS)
     log.append([NewRecord(topic=ROSTER, key=KEY, value=to_json(Roster(version=1, mirrors=mirrors)))])
     pushed: list[Chain] = []
     for first in range(0, size, 1000):
         chains = [Chain(f"group{number % 100}/repo{number}") for number in range(first, first + 1000)]
         fill_settled(log, chains, MIRRORS)
+        for chain in chains:
+            write_level(root / chain.path, _make_checkpoint(chain.events[0]))
         pushed = pushed or chains
     return pushed
+
+
+def _make_checkpoint(event: Event) -> Checkpoint:
+    names = {name: getattr(event, name) for name in NewestEvent.list_members()}
+    return Checkpoint(**names, length=event.after.length, tip=event.after.node, push=None, time=event.time)
+
+
+def _measure_mirror(name: str, config: Path, output: Path) -> Iterator[Row]:
+    starts = []
+    for _ in range(2):
+        began = time.perf_counter()
+        with output.open("wb") as lines, _running("mirror", MIRRORS[0], config=config, stderr=lines) as process:
+            eventually(lambda: b'"event": "ready"' in output.read_bytes(), str(output), timeout=PATIENCE, every=0.1)
+            starts.append(time.perf_counter() - began)
+            time.sleep(2 * BEAT)
+            sizes = [read_fields(each / "smaps_rollup", "Pss") for each in list_processes(process.pid)]
+    yield Row(name=f"{name}: mirror, start", unit="s", samples=starts)
+    yield Row(
+        name=f"{name}: mirror, memory", unit="MB", samples=[1024 * sum(sizes) / 1e6], note=f"{len(sizes)} processes"
+    )
+
+
+@contextmanager
+def _running(*words: str, config: Path, stderr: IO[bytes] | int) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a service in a process group of its own, and let it end."""
+    command = [_program(), *words, "--config", str(config)]
+    with subprocess.Popen(command, stderr=stderr, process_group=0) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
 
 
 def _measure_aggregator(name: str, log: Log, url: str, folder: Path, chains: list[Chain]) -> Iterator[Row]:
@@ -170,16 +212,13 @@ def _measure_status(name: str, config: Path) -> Iterator[Row]:
 
 def _measure_dashboard(name: str, config: Path, url: str) -> Iterator[Row]:
     began = time.perf_counter()
-    with subprocess.Popen([_program(), "dashboard", "--config", str(config)], stderr=subprocess.DEVNULL) as process:
-        try:
-            eventually(lambda: _get(url), timeout=PATIENCE, every=0.1)
-            yield Row(name=f"{name}: dashboard, first page", unit="s", samples=[time.perf_counter() - began])
-            for _ in range(10):  # views are made meanwhile
-                _get(url)
-                time.sleep(1.0)
-            yield Row(name=f"{name}: dashboard, memory", unit="MB", samples=[_read_peak(process.pid)])
-        finally:
-            process.terminate()
+    with _running("dashboard", config=config, stderr=subprocess.DEVNULL) as process:
+        eventually(lambda: _get(url), timeout=PATIENCE, every=0.1)
+        yield Row(name=f"{name}: dashboard, first page", unit="s", samples=[time.perf_counter() - began])
+        for _ in range(10):  # views are made meanwhile
+            _get(url)
+            time.sleep(1.0)
+        yield Row(name=f"{name}: dashboard, memory", unit="MB", samples=[_read_peak(process.pid)])
 
 
 def _program() -> str:

@@ -159,7 +159,7 @@ def _start() -> Row:
         for number in range(REPOSITORIES):
             path = f"group{number % 100}/repository{number}"
             there = replace(level, repository=f"{number:032x}", path=path)
-            _write_level(bench.root / path, there)
+            write_level(bench.root / path, there)
             states.append(NewRecord(topic=STATE, key=there.repository, value=to_json(_released(there))))
         for start in range(0, REPOSITORIES, 1000):
             bench.log.append(states[start : start + 1000])
@@ -175,8 +175,8 @@ def _released(level: Checkpoint) -> RepositoryState:
     return state_of(level, released=level.seq, noticed=level.seq)
 
 
-def _write_level(folder: Path, level: Checkpoint) -> None:
-    """As much of a repository as the start looks at."""
+def write_level(folder: Path, level: Checkpoint) -> None:
+    """Write as much of a repository as a mirror's start looks at."""
     store = folder / ".hg" / "store"
     store.mkdir(parents=True)
     payload = to_json(level)
