@@ -23,7 +23,9 @@ pytestmark = pytest.mark.processes
 def test_a_newcomer_pushes_and_reads_the_notice_by_the_pages_commands(
     tmp_path: Path,
 ) -> None:
-    blocks = re.findall(r"^```sh\n(.*?)^```$", (CHECKOUT / "docs/start.md").read_text(), re.MULTILINE | re.DOTALL)
+    page = (CHECKOUT / "docs/start.md").read_text()
+    blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    shown = json.loads(page.partition("The notice:\n")[2].partition("```")[0])
     start, push, look = blocks[-3:]
     assert start == ".venv/bin/vcsreplicator demo --dir demo --stay\n"
     (tmp_path / ".venv").symlink_to(sys.prefix)
@@ -49,7 +51,9 @@ def test_a_newcomer_pushes_and_reads_the_notice_by_the_pages_commands(
         eventually(lambda: '"changegroup.1"' in notices.read_text(), what="the notice")
         eventually(lambda: ": passed" in enter(look, master), what="the trace", every=1.0)
         output = enter(look, master)
-        assert json.loads(output.splitlines()[0])["data"]["repo_url"] == "https://hg.example/first"
+        notice = json.loads(output.splitlines()[0])
+        assert notice["data"]["repo_url"] == "https://hg.example/first"
+        assert notice.keys() == shown.keys()
         for word in ("committed", "alpha", "beta", "aggregator"):
             assert word in output
         assert len(list(processes_below(tmp_path))) >= len(ROLES)
