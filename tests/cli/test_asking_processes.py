@@ -312,4 +312,4 @@ def test_the_embedded_log_that_replaced_another_is_read(machine: Machine) -> Non
         log.create(topics(partitions=1))
         log.append([NewRecord(topic=ROSTER, key=KEY, value=to_json(Roster(version=1, mirrors=())))])
     machine.signal(signal.SIGCONT)
-    assert "2 in 1 repositories" in machine.read("status", 2)[1]
+    assert "2 in 1 repository" in machine.read("status", 2)[1]
