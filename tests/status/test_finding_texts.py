@@ -22,6 +22,8 @@ from hgext.vcsreplicator.words.records import (
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import from_json, to_json
+from testing.builders.aggregator.chains import Chain
+from testing.builders.aggregator.states import state_of
 from testing.services.cache import CHECKOUT
 from tests.status.test_status import ALPHA, Installation
 
@@ -70,6 +72,25 @@ def test_a_detached_repository_is_named_with_reason_time_and_command() -> None:
     assert text == (
         "group/one is detached on alpha: locked (for 3 min, since 2023-11-14 22:13:20 UTC): locked by vm/1:2; "
         "end the process that has the lock, then: vcsreplicator heal alpha group/one"
+    )
+
+
+def test_many_repositories_detached_for_one_reason_are_one_finding() -> None:
+    installation = Installation()
+    now = installation.clock.now()
+    for number in range(400):
+        chain = Chain(f"group/{number:03}")
+        chain.next(time=now)
+        ack = replace(chain.ack("alpha", 1), detached="disk", note="no room", detached_since=now + 600 - number)
+        installation.write(STATE, chain.repository, state_of(chain.events[-1], released=1, noticed=1))
+        installation.write(ACKS, f"alpha/{ack.repository}", ack)
+    detach(installation, detached_since=now + 600)
+    alone, many = sorted(texts(installation, beat=ahead(installation), after=60.0))[::-1]
+    assert alone.startswith("group/one is detached on alpha: locked (for 60 s, since ")
+    assert re.fullmatch(
+        r"(group/\d{3}, ){2}group/\d{3} and 397 more are detached on alpha: disk \(the first for 8 min, since "
+        r"2023-11-14 22:06:41 UTC\): no room; make room on the disk of that mirror, then: vcsreplicator heal alpha",
+        many,
     )
 
 

@@ -66,8 +66,7 @@ def findings(picture: Picture, now: float, expected: Expectations) -> list[Findi
     found += find_unread(picture, now, expected.destinations)
     found += find_undecoded(picture, now, expected)
     found += _find_forked(picture, now, reported)
-    gone = picture.gone(now)
-    found += [find_detached(picture, ack, now) for ack in picture.detached() if ack.mirror not in gone]
+    found += find_detached(picture, now)
     return sort_findings(*found)
 
 

@@ -2,13 +2,13 @@
 """Findings about mirrors and their detached repositories. Pure."""
 
 import shlex
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ..words import roster as rosters
 from ..words.records import Ack, Reason
 from ..words.rules import refused
 from . import MirrorLags, Picture, count_unapplied
-from .wording import Finding, Severity, describe_lag, format_since, name_paths, name_trace
+from .wording import NAMED, Finding, Severity, describe_lag, format_since, name_paths, name_trace
 
 # The operator's step before the mirror can heal a detached repository, if any.
 HEAL_STEPS: Mapping[str, str] = {
@@ -158,24 +158,40 @@ def _rules_command(mirror: rosters.Mirror, bad: Collection[str]) -> str:
     return " ".join([*words, "--yes"])
 
 
-def find_detached(picture: Picture, ack: Ack, now: float) -> Finding:
-    """Describe a detached repository, since when it is detached, and the remedy."""
-    state = picture.states.get(ack.repository)
-    where = state.path if state else ack.repository
-    text = f"{where} is detached on {ack.mirror}: {describe_detached(picture, ack, now)}"
-    step = HEAL_STEPS.get(ack.detached or "", HEAL_AT_ONCE)
-    if ack.detached == Reason.DISK and any(sign in (ack.note or "") for sign in _FORBIDDEN):
+def find_detached(picture: Picture, now: float) -> Iterator[Finding]:
+    """Yield the detached repositories of each mirror, since when they are detached, and the remedy.
+
+    More than NAMED with one reason, as after a full disk, are one finding.
+    """
+    gone, groups = picture.gone(now), dict[tuple[str, str | None], list[Ack]]()
+    for ack in picture.detached():
+        if ack.mirror not in gone:
+            groups.setdefault((ack.mirror, ack.detached), []).append(ack)
+    for acks in groups.values():
+        for together in [acks] if len(acks) > NAMED else [[ack] for ack in acks]:
+            yield _describe_detachment(picture, together, now)
+
+
+def _describe_detachment(picture: Picture, acks: Sequence[Ack], now: float) -> Finding:
+    """Describe one detached repository, or many of one mirror and reason."""
+    first = min(acks, key=lambda ack: ack.detached_since or now)
+    paths = [state.path if (state := picture.states.get(ack.repository)) else ack.repository for ack in acks]
+    verb, whose = ("is", "") if len(acks) == 1 else ("are", "the first ")
+    why = describe_detached(picture, first, now, whose)
+    text = f"{name_paths(paths)} {verb} detached on {first.mirror}: {why}"
+    step = HEAL_STEPS.get(first.detached or "", HEAL_AT_ONCE)
+    if first.detached == Reason.DISK and any(sign in (first.note or "") for sign in _FORBIDDEN):
         step = GIVE_BACK
-    command = f"vcsreplicator heal {shlex.quote(ack.mirror)} {shlex.quote(where)}"
-    about = {"mirror": ack.mirror, "repository": ack.repository}
+    command = shlex.join(["vcsreplicator", "heal", first.mirror, *(paths if len(acks) == 1 else ())])
+    about = {"mirror": first.mirror, "repository": first.repository}
     return Finding(level=Severity.WARNING, text=f"{text}; {step}: {command}", command=command, entry=REASONS, **about)
 
 
-def describe_detached(picture: Picture, ack: Ack, now: float) -> str:
-    """Say why a repository is detached, and since when."""
+def describe_detached(picture: Picture, ack: Ack, now: float, whose: str = "") -> str:
+    """Say why a repository is detached, and since when; `whose` stands before the time."""
     since = "its mirror's release does not say since when"
     if ack.detached_since is not None:
-        since = format_since(now - picture.measure_since(ack.mirror, ack.detached_since, now), now)
+        since = whose + format_since(now - picture.measure_since(ack.mirror, ack.detached_since, now), now)
     return f"{ack.detached} ({since}){f': {ack.note}' if ack.note else ''}"
 
 
