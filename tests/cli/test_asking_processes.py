@@ -205,7 +205,7 @@ def compare(machine: Machine) -> None:
     machine.start()
     assert {verb: machine.ask(verb, 1) for verb in read} == read
     for seq in (2, 3):
-        assert f"{seq} in 1 repositories" in machine.ask("status", seq)[1]
+        assert f"{seq} in 1 repository" in machine.ask("status", seq)[1]
     code, text = read["check"]
     assert code == 2
     assert "destination lines is failing" in text
