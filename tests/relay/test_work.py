@@ -574,7 +574,13 @@ class Jobs:
         self.root, self.begun = root, Counter[str]()
         self.may_end, self.trouble = threading.Event(), False
         self.stop, self.clock = threading.Event(), HandClock()
-        self.work = Work({Job.SEND: self.send}, workers=2, stop=self.stop, clock=self.clock)
+        self._table: dict[Job, Callable[[str], object]] = {Job.SEND: self.send}
+        self.work = Work(self._table, workers=2, stop=self.stop, clock=self.clock)  # type: ignore[arg-type]
+
+    def do(self, table: Mapping[Job, Callable[[str], object]]) -> None:
+        """What each job does from now on."""
+        self._table.clear()
+        self._table.update(table)
 
     def send(self, folder: str) -> None:
         name = os.path.basename(folder)
@@ -635,7 +641,7 @@ def test_what_failed_waits_for_its_time_unless_it_is_wanted_now(jobs: Jobs) -> N
 def test_a_success_ends_the_count_of_failures_although_more_is_to_be_done(jobs: Jobs) -> None:
     jobs.stop.set()  # so that nothing more begins
     task = relay_work._RepositoryTask(jobs={Job.SEND}, failures=RECOVERY_RETRIES, not_before=1.0)
-    jobs.work._table = {Job.SEND: lambda folder: task.jobs.add(Job.RECOVER)}
+    jobs.do({Job.SEND: lambda folder: task.jobs.add(Job.RECOVER)})
     jobs.work._run_task(str(jobs.root / "a"), task)
     assert task == relay_work._RepositoryTask(jobs={Job.RECOVER})
 
@@ -650,7 +656,7 @@ def test_what_the_log_takes_again_is_tried_at_once_in_the_others(jobs: Jobs) -> 
         if folder[-1] == "c":
             raise Unavailable("its own trouble")
 
-    jobs.work._table = {Job.SEND: send}
+    jobs.do({Job.SEND: send})
     for name in "abc":
         jobs.poke(name)
     eventually(lambda: len(jobs.work.failed) == 3 and not any(task.running for task in jobs.work._tasks.values()))
@@ -674,14 +680,14 @@ def test_only_an_answer_of_the_log_starts_the_others(
 ) -> None:
     jobs.stop.set()  # no retry beside this test's own
     tasks = {name: relay_work._RepositoryTask(jobs={Job.SEND}) for name in "ab"}
-    jobs.work._table = {Job.SEND: Mock(side_effect=Unavailable("away"))}
+    jobs.do({Job.SEND: Mock(side_effect=Unavailable("away"))})
     for name, task in tasks.items():
         (jobs.root / name / ".hg").mkdir(parents=True)
         jobs.work._tasks[str(jobs.root / name)] = task
         jobs.work._run_task(str(jobs.root / name), task)
     if isinstance(outcomes.get(Job.SEND), FileNotFoundError):
         (jobs.root / "a" / ".hg").rmdir()
-    jobs.work._table = {job: Mock(side_effect=outcomes.get(job)) for job in Job}
+    jobs.do({job: Mock(side_effect=outcomes.get(job)) for job in Job})
     tasks["a"].jobs = {Job.RECOVER, Job.SEND, Job.CHECK}
     jobs.work._run_task(str(jobs.root / "a"), tasks["a"])
     assert (tasks["b"].not_before == 0) is starts
@@ -695,7 +701,7 @@ def test_a_failed_attempt_costs_the_same_for_any_number_that_waits(jobs: Jobs) -
         items = values
 
     jobs.stop.set()  # no retry beside this test's own
-    jobs.work._table = {Job.SEND: Mock(side_effect=Unavailable("away"))}
+    jobs.do({Job.SEND: Mock(side_effect=Unavailable("away"))})
     jobs.work._tasks = Unread()
     for name in "abc":
         (jobs.root / name / ".hg").mkdir(parents=True)
@@ -704,7 +710,7 @@ def test_a_failed_attempt_costs_the_same_for_any_number_that_waits(jobs: Jobs) -
             jobs.work._run_task(str(jobs.root / name), task)
     jobs.work._tasks = dict(jobs.work._tasks)
     assert jobs.work._obstructed[relay_work.Obstacle.AWAY] == 3
-    jobs.work._table = {Job.SEND: Mock()}
+    jobs.do({Job.SEND: Mock()})
     jobs.work._run_task(str(jobs.root / "a"), jobs.work._tasks[str(jobs.root / "a")])
     assert jobs.work._obstructed[relay_work.Obstacle.AWAY] == 0
 
@@ -760,7 +766,7 @@ def run_all(jobs: Jobs, *failing: Job) -> tuple[list[Job], set[Job]]:
         if job in failing:
             raise Unavailable("away")
 
-    jobs.work._table = {job: lambda folder, job=job: run(job) for job in Job}
+    jobs.do({job: lambda folder, job=job: run(job) for job in Job})
     attempt = jobs.work._run_jobs(str(jobs.root / "a"), relay_work._RepositoryTask(), set(Job))
     return ran, attempt.retried
 
@@ -789,7 +795,7 @@ def test_only_a_file_of_the_repository_shows_that_rights_are_missing(
     jobs.work.on_failed = lambda folder, reason, is_full: heard.append(reason) if not is_full else None
     path = os.fsencode(jobs.root / file) if file else None
     denied = PermissionError(errno.EACCES, "Permission denied", path)
-    jobs.work._table = {job: Mock(side_effect=denied) for job in (Job.RECOVER, Job.SEND)}
+    jobs.do({job: Mock(side_effect=denied) for job in (Job.RECOVER, Job.SEND)})
     for job in (Job.RECOVER, Job.SEND):  # an abandoned transaction keeps no committed event from being sent
         jobs.work._run_jobs(str(jobs.root / "a"), relay_work._RepositoryTask(), {job})
     assert heard == reasons
@@ -799,7 +805,7 @@ def test_a_pusher_reads_which_disk_is_full_at_once(jobs: Jobs) -> None:
     (jobs.root / "a" / ".hg").mkdir(parents=True)
     heard: list[tuple[str, bool]] = []
     jobs.work.on_failed = lambda folder, reason, is_full: heard.append((reason, is_full))
-    jobs.work._table = {Job.SEND: Mock(side_effect=NoRoom("blobs: /blobs: no space left on its disk"))}
+    jobs.do({Job.SEND: Mock(side_effect=NoRoom("blobs: /blobs: no space left on its disk"))})
     outcomes = jobs.work._run_jobs(str(jobs.root / "a"), relay_work._RepositoryTask(), {Job.SEND})
     assert heard == [("blobs: /blobs: no space left on its disk", True)]
     assert outcomes.retried == {Job.SEND}
@@ -811,7 +817,7 @@ def test_a_failure_is_told_although_an_earlier_job_was_busy(jobs: Jobs) -> None:
     def fail(folder: str) -> None:
         raise Unavailable("no room")
 
-    jobs.work._table = {Job.RECOVER: Mock(side_effect=RepositoryBusy("locked by 77")), Job.ANNOUNCE: fail}
+    jobs.do({Job.RECOVER: Mock(side_effect=RepositoryBusy("locked by 77")), Job.ANNOUNCE: fail})
     with capture_logs() as lines:
         attempt = jobs.work._run_jobs(str(jobs.root / "a"), relay_work._RepositoryTask(), {Job.RECOVER, Job.ANNOUNCE})
     assert attempt.retried == {Job.RECOVER, Job.ANNOUNCE}
@@ -828,7 +834,7 @@ def test_a_transaction_without_rollback_is_known_since_its_first_failure(
     folder, task = str(jobs.root / "a"), relay_work._RepositoryTask()
     stuck = Failure(Job.RECOVER, "broken", jobs.clock.now())
     for send in (Mock(), Mock(side_effect=Unavailable("away")), Mock()):
-        jobs.work._table = {Job.RECOVER: Mock(side_effect=OSError("broken")), Job.SEND: send}
+        jobs.do({Job.RECOVER: Mock(side_effect=OSError("broken")), Job.SEND: send})
         task.jobs |= {Job.RECOVER, Job.SEND}
         jobs.work._run_task(folder, task)
         send.assert_called_once()
@@ -840,7 +846,7 @@ def test_a_transaction_without_rollback_is_known_since_its_first_failure(
 
 def test_a_transaction_that_is_left_alone_for_now_is_known_to_be_stuck(jobs: Jobs) -> None:
     """Its lock may be that of a killed process whose parent has not noticed."""
-    jobs.work._table = {Job.RECOVER: Mock(side_effect=RepositoryBusy("locked by 77"))}
+    jobs.do({Job.RECOVER: Mock(side_effect=RepositoryBusy("locked by 77"))})
     folder = str(jobs.root / "a")
     stuck = Failure(Job.RECOVER, "locked by 77", jobs.clock.now(), is_busy=True)
     for _ in range(2):
@@ -870,7 +876,7 @@ def test_a_repository_that_the_relay_may_not_look_into_is_not_gone(jobs: Jobs, m
 
     monkeypatch.setattr(os, "stat", refusing)
     jobs.stop.set()  # no retry beside this test's own
-    jobs.work._table = {Job.SEND: Mock(side_effect=denied)}
+    jobs.do({Job.SEND: Mock(side_effect=denied)})
     jobs.work.on_failed = Mock()
     jobs.work._tasks[folder] = task = relay_work._RepositoryTask(jobs={Job.SEND})
     jobs.work._run_task(folder, task)
@@ -883,7 +889,7 @@ def test_a_repository_that_the_disk_does_not_show_now_is_not_gone(jobs: Jobs) ->
     folder.mkdir(exist_ok=True)
     (folder / ".hg").symlink_to(".hg")  # who looks gets ELOOP
     jobs.stop.set()  # no retry beside this test's own
-    jobs.work._table = {Job.SEND: lambda folder: os.listdir(os.path.join(folder, ".hg", "store")) and None}
+    jobs.do({Job.SEND: lambda folder: os.listdir(os.path.join(folder, ".hg", "store")) and None})
     jobs.work._tasks[str(folder)] = task = relay_work._RepositoryTask(jobs={Job.SEND})
     jobs.work._run_task(str(folder), task)
     assert task.jobs == {Job.SEND}
