@@ -12,7 +12,7 @@ import json
 import sys
 import tempfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -390,21 +390,32 @@ def test_a_repeat_is_rejected_with_its_metadata_alone(tools: Tools) -> None:
     assert (found.kind, found.raw.payload, found.raw.attributes) == ("repeat", b"", decoded.attributes)
 
 
-def test_an_unexpected_exception_is_a_reject_that_does_not_quote_it(
-    tools: Tools, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(text: str) -> None:
-        try:
-            raise KeyError(text)
-        except KeyError as error:
-            raise RuntimeError(f"no such agent: {text}") from error
+class FailingGeo(GeoLookup):
+    """Fails at every look, and says at what."""
 
-    monkeypatch.setattr(decoding, "read_agent", fail)
-    result = decode(to_line(a_raw(user_agent="planted-agent")), tools)
+    def __init__(self) -> None:
+        """It has no database."""
+
+    def find(self, attributes: Mapping[str, str]) -> dict[str, str]:
+        try:
+            raise KeyError(attributes["user_agent"])
+        except KeyError as error:
+            raise RuntimeError(f"no such agent: {attributes['user_agent']}") from error
+
+
+class ShortGeo(FailingGeo):
+    """The machine is short of memory."""
+
+    def find(self, attributes: Mapping[str, str]) -> dict[str, str]:
+        raise MemoryError
+
+
+def test_an_unexpected_exception_is_a_reject_that_does_not_quote_it(tools: Tools) -> None:
+    result = decode(to_line(a_raw(user_agent="planted-agent")), replace(tools, geo=FailingGeo()))
     assert isinstance(result, DecodeReject)
     assert result.errors["error_type"] == "unexpected"
     assert result.errors["exception_class"] == "builtins.RuntimeError"
-    assert "in fail" in result.errors["stack_trace"]
+    assert "in find" in result.errors["stack_trace"]
     assert result.errors["stack_trace_cause_1"].startswith("builtins.KeyError\n")
     assert "planted-agent" not in repr(result)
 
@@ -460,13 +471,9 @@ def test_numbers_that_the_page_refuses_are_rejects(written: str, tools: Tools) -
     assert result.kind == "json"
 
 
-def test_a_shortage_of_the_machine_is_no_reject(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(text: str) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(decoding, "read_agent", fail)
+def test_a_shortage_of_the_machine_is_no_reject(tools: Tools) -> None:
     with pytest.raises(MemoryError):
-        decode(to_line(a_raw()), tools)
+        decode(to_line(a_raw()), replace(tools, geo=ShortGeo()))
 
 
 # -- privacy
