@@ -3,6 +3,7 @@
 
 import queue
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -107,6 +108,26 @@ class Writer:
 
     def close(self, patience: float) -> None:
         """Nothing waits."""
+
+
+class Reader:
+    """A reading thread that only keeps what it was made with."""
+
+    running: list["Reader"]
+
+    def __init__(self, log: Any, start: Any, report: Any, *, follows: str, run: int) -> None:
+        self.start_at, self.follows, self.run = start, follows, run
+        self.may_read = threading.Event()
+
+    def start(self) -> "Reader":
+        Reader.running.append(self)
+        return self
+
+    def stop(self) -> None:
+        Reader.running.remove(self)
+
+    def join(self, timeout: float) -> None:
+        """There is no thread."""
 
 
 class Bench:

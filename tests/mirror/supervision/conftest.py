@@ -9,8 +9,8 @@ import pytest
 
 from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.mirror.supervision import boot
-from testing.builders.mirror.supervising import Bench
+from hgext.vcsreplicator.mirror.supervision import boot, catchup
+from testing.builders.mirror.supervising import Bench, Reader
 
 
 @pytest.fixture(scope="session")
@@ -37,3 +37,10 @@ def boot_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(boot, "BOOT_ID", tmp_path / "boot")
     monkeypatch.setattr(boot, "_whole", set())
     return tmp_path / "boot"
+
+
+@pytest.fixture
+def played_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What catches up is read by nothing; `Reader.running` says for what a thread would read."""
+    Reader.running = []
+    monkeypatch.setattr(catchup, "Source", Reader)

@@ -1,40 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Readers of single repositories: so many at a time, the others in turn."""
 
-import threading
 from typing import Any
 
 import pytest
 
 from hgext.vcsreplicator.log import EVENTS
 from hgext.vcsreplicator.mirror.notes import Detached
-from hgext.vcsreplicator.mirror.supervision import catchup
 from hgext.vcsreplicator.mirror.supervision.catchup import LIMIT, PASSED_OVER, STUCK_AFTER, CatchUpReaders
 from hgext.vcsreplicator.mirror.supervision.life import Following
 from hgext.vcsreplicator.mirror.supervision.values import Phase
 from hgext.vcsreplicator.words.records import Reason
 from testing.builders.mirror.lives import following_of, put
+from testing.builders.mirror.supervising import Reader
 from testing.clock import HandClock
-
-
-class Reader:
-    """A reading thread that only keeps what it was made with."""
-
-    running: list["Reader"]
-
-    def __init__(self, log: Any, start: Any, report: Any, *, follows: str, run: int) -> None:
-        self.start_at, self.follows, self.run = start, follows, run
-        self.may_read = threading.Event()
-
-    def start(self) -> "Reader":
-        Reader.running.append(self)
-        return self
-
-    def stop(self) -> None:
-        Reader.running.remove(self)
-
-    def join(self, timeout: float) -> None:
-        """There is no thread."""
 
 
 @pytest.fixture
@@ -43,9 +22,7 @@ def clock() -> HandClock:
 
 
 @pytest.fixture
-def readers(monkeypatch: pytest.MonkeyPatch, clock: HandClock) -> CatchUpReaders:
-    Reader.running = []
-    monkeypatch.setattr(catchup, "Source", Reader)
+def readers(played_readers: None, clock: HandClock) -> CatchUpReaders:
     return CatchUpReaders(Any, lambda arrived: None, clock)  # type: ignore[arg-type]
 
 

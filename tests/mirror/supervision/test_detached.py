@@ -19,14 +19,12 @@ from hgext.vcsreplicator.words.records import Reason
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.aggregator.chains import Chain
 from testing.builders.aggregator.states import state_of
-from testing.builders.mirror.supervising import Bench, catching_up, checkpoint, until_given
-from tests.mirror.supervision.test_catchup import Reader
+from testing.builders.mirror.supervising import Bench, Reader, catching_up, checkpoint, until_given
 
 
 def catch_up(bench: Bench, monkeypatch: pytest.MonkeyPatch, first: Event) -> tuple[Following, list[str]]:
     """The event's repository, which reads what it missed, and when its reader may read on."""
     read_on: list[str] = []
-    monkeypatch.setattr(bench.mirror.readers, "_start_next", lambda: None)
     monkeypatch.setattr(bench.mirror.readers, "read_on", lambda following: read_on.append(following.id))
     monkeypatch.setitem(bench.mirror.state.deeds, Deed.READ_ON, bench.mirror.readers.read_on)
     bench.read(first)
@@ -48,6 +46,7 @@ def bring(bench: Bench, following: Following, *events: Event, position: int) -> 
     bench.mirror.turn(0)
 
 
+@pytest.mark.usefixtures("played_readers")
 def test_a_note_stays_until_what_was_caught_up_is_applied(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = Chain("r").take(2)
     following, _ = catch_up(bench, monkeypatch, first)
@@ -59,6 +58,7 @@ def test_a_note_stays_until_what_was_caught_up_is_applied(bench: Bench, monkeypa
     assert bench.notes.detached() == []
 
 
+@pytest.mark.usefixtures("played_readers")
 def test_a_complete_repository_rejoins_at_the_position_of_the_stream(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +91,7 @@ def test_a_reader_reads_on_once_most_of_what_it_brought_is_applied(
     assert read_on
 
 
+@pytest.mark.usefixtures("played_readers")
 def test_the_event_that_is_applied_is_not_queued_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = Chain("r").take(2)
     following, _ = catch_up(bench, monkeypatch, first)
@@ -98,6 +99,7 @@ def test_the_event_that_is_applied_is_not_queued_again(bench: Bench, monkeypatch
     assert [item.event.seq for item in bench.mirror.state.backlog.peek(following.id, events=9, size=10**9)] == [2]
 
 
+@pytest.mark.usefixtures("played_readers")
 def test_a_repeat_that_a_catch_up_brings_does_not_undo_a_deletion(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +115,7 @@ def test_a_repeat_that_a_catch_up_brings_does_not_undo_a_deletion(
     assert len(bench.pool.given) == count
 
 
+@pytest.mark.usefixtures("played_readers")
 def test_one_that_joined_is_acked_as_attached(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Chain("r").next()
     following, _ = catch_up(bench, monkeypatch, first)
@@ -160,9 +163,8 @@ def test_events_of_a_detached_repository_hold_no_memory_or_position(bench: Bench
     assert bench.mirror.state.backlog.positions() == {0: bench.offset}
 
 
+@pytest.mark.usefixtures("played_readers")
 def test_repositories_of_a_silent_partition_make_way(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    Reader.running = []
-    monkeypatch.setattr(catchup, "Source", Reader)
     bench.start({0: 0, 1: 0})
     monkeypatch.setattr(bench.mirror.state.backlog, "next", lambda partition: 1000)
     events = [Chain(f"r{number}").next() for number in range(100)]

@@ -579,8 +579,8 @@ def test_a_repository_detached_by_its_last_ack_stays_so_without_a_note(bench: Be
     assert [note.reason for note in bench.notes.detached()] == [Reason.GAP]
 
 
-def test_what_expired_is_read_on_from_where_the_master_was_asked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench.mirror.readers, "_start_next", lambda: None)
+@pytest.mark.usefixtures("played_readers")
+def test_what_expired_is_read_on_from_where_the_master_was_asked(bench: Bench) -> None:
     first, other = Chain("r").next(), Chain("other").next()
     bench.read(first)
     bench.applied(first)
