@@ -58,18 +58,18 @@ def _measure(log: str, broker: str, *options: str) -> list[Row]:
             watcher.close()
         time.sleep(SETTLE)
         began = time.monotonic()
-        before = {role: _read_usage(cluster.pid(role)) for role in cluster.roles}
+        before = {role: read_usage(cluster.pid(role)) for role in cluster.roles}
         time.sleep(MEASURED)
-        after = {role: _read_usage(cluster.pid(role)) for role in cluster.roles}
+        after = {role: read_usage(cluster.pid(role)) for role in cluster.roles}
         seconds = time.monotonic() - began
-    rows = [_row(f"{log}: {role}", [before[role]], [after[role]], seconds) for role in cluster.roles]
+    rows = [make_row(f"{log}: {role}", [before[role]], [after[role]], seconds) for role in cluster.roles]
     for is_web, name in (False, "all five services"), (True, "three web servers"):
         roles = [role for role in cluster.roles if role.startswith("web-") is is_web]
-        rows.append(_row(f"{log}: {name}", [before[r] for r in roles], [after[r] for r in roles], seconds))
+        rows.append(make_row(f"{log}: {name}", [before[r] for r in roles], [after[r] for r in roles], seconds))
     return rows
 
 
-def _row(name: str, before: list[Usage], after: list[Usage], seconds: float) -> Row:
+def make_row(name: str, before: list[Usage], after: list[Usage], seconds: float) -> Row:
     cpu = sum(usage.cpu for usage in after) - sum(usage.cpu for usage in before)
     switches = sum(usage.switches for usage in after) - sum(usage.switches for usage in before)
     memory = sum(usage.memory for usage in after) / 1e6
@@ -78,7 +78,7 @@ def _row(name: str, before: list[Usage], after: list[Usage], seconds: float) -> 
     return Row(name=name, unit="CPU s/min", samples=[60 * cpu / seconds], note=note)
 
 
-def _read_usage(leader: int) -> Usage:
+def read_usage(leader: int) -> Usage:
     """Return what the process group of a service used so far; time of processes that ended counts with their parents."""
     ticks = switches = memory = processes = 0
     for folder in list_processes(leader):
