@@ -287,6 +287,9 @@ def test_a_fork_is_void_once_the_outbox_has_the_event(box, tmp_path, left, known
     segment.write_bytes(whole)
     assert [is_void(fork, box) for fork in forks] == [True] * len(forks)
     assert not is_void(replace(forks[0], event=None), box), "an older release wrote none"
+    assert not is_void(replace(forks[0], seq=None), box)
+    segment.write_bytes(b"")
+    assert not is_void(forks[0], box)
 
 
 def test_a_mark_of_a_fork_is_read_as_it_was_written(box):

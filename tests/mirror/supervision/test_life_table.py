@@ -98,6 +98,7 @@ TABLE: list[tuple[str, dict[str, object], Callable[[Following], Transition], Row
     ("end_at", {}, lambda f: f.end_at(DELETION, now=1.0), everywhere(*STAYS)),
     ("believe", {}, lambda f: f.believe(MOMENT, checked(problem="torn")), only({STREAM: NOTES})),
     ("believe", {}, lambda f: f.believe(MOMENT, checked(lower=LOWER)), only({STREAM: NOTES})),
+    ("believe", {}, lambda f: f.believe(MOMENT, checked(lower=LAST)), only({})),
     ("believe", {}, lambda f: f.believe(MOMENT, checked(shown=(5, 2))), only({STREAM: (None, Deed.QUEUE)})),
     ("believe", {"is_running": True}, lambda f: f.believe(MOMENT, checked(lower=LOWER)), only({})),
     (
