@@ -25,7 +25,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "hgext/vcsreplicator/hg/serving/guards.py": (),
     "hgext/vcsreplicator/hg/serving/watermark.py": (),
     "notifier/publishing/courier.py": (),
-    "notifier/delivery/window.py": ("tests/notifier/publishing",),
+    "notifier/delivery/window.py": (),
     "pushlog/store/journal.py": (),
 }
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")

@@ -224,6 +224,7 @@ def test_nothing_begins_while_the_destination_is_down() -> None:
     x, y = window.next(0)
     window.give_back(y.number)
     window.give_back(x.number)
+    assert window.in_flight == 0
     assert window.down(now=0, chance=0.5) == 1.0
     assert begun(window, 0.9) == []
     assert window.wakes_at == 1.0
@@ -236,7 +237,7 @@ def test_an_outage_is_probed_ever_less_until_something_is_confirmed() -> None:
     assert [window.down(0, 0.5) for _ in range(3)] == [1, 2, 4]
     [delivery] = window.next(100)
     window.confirm(delivery.number)
-    assert window.down(100, 0.5) == 1
+    assert [window.down(100, 0.5) for _ in range(2)] == [1, 2]
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.999])
@@ -279,6 +280,71 @@ def test_skip_leaves_alone_what_has_not_failed_or_is_under_way() -> None:
     [x] = window.next(0)
     assert window.failed(NEVER) == []
     assert not window.is_skippable(x.number)
+
+
+def test_a_delivery_may_soon_be_skipped_while_the_one_before_is_tried() -> None:
+    window = a_window()
+    fill(window, "x", "x", "x")
+    [first] = window.next(0)
+    _, second, third = range(first.number, first.number + 3)
+    assert [window.will_be_skippable(number) for number in (first.number, second, third)] == [True, True, True]
+    window.retry(first.number, 0, 0.5)
+    assert [window.will_be_skippable(number) for number in (first.number, second, third)] == [False, False, False]
+
+
+def test_what_was_skipped_before_it_began_does_not_begin() -> None:
+    window = a_window()
+    fill(window, "x", "y")
+    [x] = window.with_id(push("x", 1, 0)[0].id)
+    assert window.holds(x)
+    assert _name(Delivery(number=x, message=window.settle(x), attempt=0)) == ("x", 1)
+    assert not window.holds(x)
+    assert begun(window) == [("y", 1)]
+    assert window.in_flight == 1
+
+
+def test_a_failure_counts_up_to_the_time_of_its_message() -> None:
+    window = a_window()
+    fill(window, "x")
+    [x] = window.next(0)
+    window.retry(x.number, 0, 0.5)
+    created = x.message.created
+    assert [window.failed(until) for until in (created - 0.1, created)] == [[], [x.number]]
+
+
+def test_the_earliest_of_several_retries_is_the_next() -> None:
+    window = a_window()
+    fill(window, "x", "y", "z")
+    x, y, z = window.next(0)
+    for delivery, now in ((z, 2.0), (x, 1.0), (y, 3.0)):
+        window.retry(delivery.number, now, 0.5)
+    assert begun(window, 1.5) == []
+    for now, path in ((2.0, "x"), (3.0, "z"), (4.0, "y")):
+        assert window.wakes_at == now
+        assert begun(window, now) == [(path, 1)]
+
+
+def test_only_a_window_that_may_begin_something_wakes() -> None:
+    window = a_window(in_flight=1)
+    assert window.wakes_at is None
+    fill(window, "x", "y")
+    assert window.wakes_at == 0.0
+    window.paused = True
+    assert window.wakes_at is None
+    window.paused = False
+    [x] = window.next(0)
+    assert window.wakes_at is None
+    window.confirm(x.number)
+    assert window.wakes_at == 0.0
+
+
+def test_an_empty_window_keeps_nothing_of_a_repository() -> None:
+    window = a_window()
+    fill(window, "x", "x")
+    for _ in range(2):
+        [delivery] = window.next(0)
+        window.confirm(delivery.number)
+    assert not window._queues
 
 
 def test_skip_by_id_needs_no_failure() -> None:
