@@ -57,6 +57,13 @@ def test_an_error_behind_a_lack_of_memory_says_so() -> None:
     assert (describe(ValueError("x")), describe(KeyError())) == ("x", "KeyError")
 
 
+@pytest.mark.timeout(10)
+def test_an_error_that_led_to_itself_is_described() -> None:
+    error = ValueError("x")
+    error.__cause__ = error
+    assert describe(error) == "x"
+
+
 def test_what_is_kept_is_bounded() -> None:
     found = fault(raised(RuntimeError("x" * 10 * TRACEBACK_KEPT)))
     assert found is not None

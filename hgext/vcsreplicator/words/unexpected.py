@@ -54,9 +54,13 @@ def describe(error: Exception) -> str:
 
 def lacks_memory(error: BaseException | None) -> bool:
     """Return whether an error, or one that led to it, is a MemoryError: Mercurial hides it behind its own."""
-    while error is not None and not isinstance(error, MemoryError):
+    seen = list[BaseException]()
+    while error is not None and error not in seen:
+        if isinstance(error, MemoryError):
+            return True
+        seen.append(error)
         error = error.__cause__ or error.__context__
-    return error is not None
+    return False
 
 
 def _format_traceback(error: Exception) -> list[str]:
