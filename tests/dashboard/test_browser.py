@@ -268,7 +268,9 @@ def test_a_service_with_a_long_trouble_keeps_its_name_whole(browser: webdriver.C
     installation.write(STATE, "aggregator", beat)
     with serving(installation) as address:
         show(browser, address)
-        name = browser.find_element(By.XPATH, "//h2[@id='services']/following::th[normalize-space()='aggregator']")
+        name = browser.find_element(
+            By.XPATH, "//h2[@id='services']/following::th[normalize-space()='relay hg.example']"
+        )
         script = "const text = new Range(); text.selectNodeContents(arguments[0]); return text.getClientRects().length"
         lines = browser.execute_script(script, name)
         browser.get("about:blank")
