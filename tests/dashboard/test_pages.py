@@ -248,12 +248,18 @@ def test_repositories_are_listed_the_worst_first(site: Site) -> None:
         ('public/<b>"odd" name', "current"),
     ]
     found = site.get("/api/repositories.json?state=waiting", headers=AS_READER).json()
-    assert [row["name"] for row in found["repositories"]] == [SECRET]
+    assert [row["name"] for row in found["repositories"]] == ["public/firefox", SECRET]
 
 
 @pytest.mark.parametrize("query", ["page=0", "page=99999999999", "page=²", "state=odd", "page=-1&q=%ff%00"])
 def test_an_odd_question_is_answered(site: Site, query: str) -> None:
     assert site.get(f"/repositories?{query}").status_code == 200
+
+
+def test_all_repositories_that_wait_are_listed_though_one_is_detached_too(site: Site) -> None:
+    text = site.get("/repositories?state=waiting", headers=AS_READER).text
+    assert "2 of 4" in text
+    assert re.findall(r'<th scope="row"><a[^>]*>([^<]+)', text) == ["public/firefox", SECRET]
 
 
 def test_the_overview_says_how_late_a_mirror_is_and_what_is_held(installation: Installation, site: Site) -> None:

@@ -330,13 +330,13 @@ def select_rows(
 ) -> list[RepositoryRow]:
     """Select the repositories whose shown name contains the text.
 
-    So a search tells nothing of names that are not shown.
+    So a search tells nothing of names that are not shown. One in a worse condition may wait too.
     """
     wanted = text.strip("/ ").lower()
     return [
         row
         for row in rows
-        if (condition is None or row.condition is condition)
+        if (condition in (None, row.condition) or (condition is Condition.WAITING and row.waits))
         and wanted in find_name(row.state.repository, row.state.path).lower()
     ]
 
