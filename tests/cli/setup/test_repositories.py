@@ -3,6 +3,7 @@
 
 import grp
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -105,7 +106,8 @@ def test_a_mirror_without_room_for_all_repositories_is_named(tmp_path: Path, mon
     monkeypatch.setattr(repositories, "_find_room", lambda folder: 999)
     examined = examine(str(tmp_path / "repos"), str(tmp_path / "copies"))
     assert examined.size > 1000
-    assert ProblemKind.ROOM in kinds(examined)
+    [reason] = [problem.reason for problem in examined.problems if problem.kind is ProblemKind.ROOM]
+    assert re.fullmatch(r"\d\.\d kB, and the disk of /.* has room for 999 bytes", reason)
 
 
 def test_a_root_that_is_missing_has_nothing_wrong(tmp_path: Path) -> None:

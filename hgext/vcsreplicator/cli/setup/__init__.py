@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import click
+from rich.filesize import decimal
 
 from ...outbox.folder import open_regular
 from ...words import shape
@@ -144,7 +145,8 @@ def _examine(machine: Machine, answers: HostAnswers) -> Examination:
     copies = str(machine.place(answers.copies)) if answers.has_mirror else None
     examined = examine(str(machine.place(answers.repos)), copies)
     if examined.folders:
-        click.echo(f"{len(examined.folders)} repositories, {examined.size} bytes")
+        unit = "repository" if len(examined.folders) == 1 else "repositories"
+        click.echo(f"{len(examined.folders)} {unit}, {decimal(examined.size)}")
     for problem in examined.problems:
         click.echo(str(problem), err=True)
     return examined

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rich.filesize import decimal
+
 from ...outbox.folder import open_regular
 from ...relay.reasons.rights import give_repositories
 from ...relay.scan import find_repositories, may_hold_repositories
@@ -106,7 +108,7 @@ def examine(root: str, copies: str | None) -> Examination:
         groups.setdefault((ProblemKind.READING, f"cannot be read: {error.strerror}"), []).append(str(error.filename))
     size = sum(map(_measure, folders))
     if copies is not None and size > (room := _find_room(copies)):
-        groups[ProblemKind.ROOM, f"{size} bytes, and the disk of {copies} has room for {room}"] = [root]
+        groups[ProblemKind.ROOM, f"{decimal(size)}, and the disk of {copies} has room for {decimal(room)}"] = [root]
     problems = [Problem(kind=kind, reason=reason, folders=tuple(names)) for (kind, reason), names in groups.items()]
     return Examination(folders=folders, size=size, problems=(*problems, *_list_names(root)))
 
