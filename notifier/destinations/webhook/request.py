@@ -127,9 +127,11 @@ def judge(status: int, answer_headers: Mapping[str, str], now: float) -> Attempt
 class RequestSender:
     """Sends requests and keeps connections open; used by many threads."""
 
-    def __init__(self, *, networks: Sequence[IpNetwork], allow_http: bool, ca_file: str | None = None) -> None:
-        """Raise Unavailable if `ca_file` cannot be read."""
-        self._networks, self._allow_http, self._tls = networks, allow_http, trusting(ca_file)
+    def __init__(
+        self, *, networks: Sequence[IpNetwork], allow_http: bool, ca_file: str | None = None, kept: int = POOLS_KEPT
+    ) -> None:
+        """Keep connections to `kept` addresses; raise Unavailable if `ca_file` cannot be read."""
+        self._networks, self._allow_http, self._tls, self._kept = networks, allow_http, trusting(ca_file), kept
         self._pools: OrderedDict[tuple[str, str, str, int], urllib3.HTTPConnectionPool] = OrderedDict()
         self._lock = threading.Lock()
         self._running = RunningAnswers()
@@ -187,13 +189,13 @@ class RequestSender:
     def _find_pool(self, scheme: str, host: str, address: str, port: int) -> urllib3.HTTPConnectionPool:
         """Return the connections to this address in the name of this host.
 
-        One of POOLS_KEPT that is forgotten closes them once no request is under way.
+        Beyond `kept`, the pool used longest ago is forgotten: it closes its connections once no request is under way.
         """
         key = (scheme, host, address, port)
         with self._lock:
             pool = self._pools.get(key)
             if pool is None:
-                if len(self._pools) >= POOLS_KEPT:
+                if len(self._pools) >= self._kept:
                     self._pools.popitem(last=False)
                 tls: dict[str, Any] = {"ssl_context": self._tls, "server_hostname": host, "assert_hostname": host}
                 if scheme == "http":

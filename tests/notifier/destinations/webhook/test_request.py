@@ -364,10 +364,9 @@ def count_open(port: int) -> int:
     return sum(row[2] == f"0100007F:{port:04X}" and row[3] == "01" for row in rows)
 
 
-def test_connections_stay_open_to_the_addresses_used_last(many_names: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request, "POOLS_KEPT", 3)
+def test_connections_stay_open_to_the_addresses_used_last(many_names: None) -> None:
     clients: list[int] = []
-    with Endpoint() as endpoint, closing(RequestSender(networks=LOOPBACK, allow_http=True)) as sender:
+    with Endpoint() as endpoint, closing(RequestSender(networks=LOOPBACK, allow_http=True, kept=3)) as sender:
 
         def send_to(name: str) -> None:
             subscription = Subscription(url=f"http://{name}.example:{endpoint.port}/hook")
@@ -383,9 +382,8 @@ def test_connections_stay_open_to_the_addresses_used_last(many_names: None, monk
 
 
 def test_a_request_that_begins_keeps_its_connections(many_names: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request, "POOLS_KEPT", 1)
     found: list[DeliveryVerdict] = []
-    with Endpoint() as endpoint, closing(RequestSender(networks=LOOPBACK, allow_http=True)) as sender:
+    with Endpoint() as endpoint, closing(RequestSender(networks=LOOPBACK, allow_http=True, kept=1)) as sender:
 
         def send_to(name: str) -> None:
             subscription = Subscription(url=f"http://{name}.example:{endpoint.port}/hook")
