@@ -31,8 +31,12 @@ class Confirms:
         self._unconfirmed[self._tag] = _Sent(number=number, message_id=message_id, since=now)
 
     def mark_returned(self, message_id: str) -> None:
-        """Record a returned message; its confirmation comes after this."""
-        self._returned.add(message_id)
+        """Record a returned message; its confirmation comes after this.
+
+        Nothing is kept of one that waits for no confirmation: a broker could return any number.
+        """
+        if any(sent.message_id == message_id for sent in self._unconfirmed.values()):
+            self._returned.add(message_id)
 
     def confirm(self, tag: int, *, multiple: bool) -> list[tuple[int, bool]]:
         """Remove the confirmed deliveries; return each, and whether it was returned.

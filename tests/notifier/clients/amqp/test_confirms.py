@@ -33,6 +33,14 @@ def test_a_message_once_returned_is_judged_anew_at_its_next_attempt() -> None:
     assert confirms.confirm(3, multiple=False) == [(2, False)]
 
 
+def test_nothing_is_kept_of_what_a_broker_returns_that_was_not_sent() -> None:
+    confirms = sent("a")
+    confirms.mark_returned("invented")
+    assert confirms == sent("a")
+    confirms.mark_returned("a")
+    assert confirms.confirm(1, multiple=False) == [(0, True)]
+
+
 def test_nacked_deliveries_are_held_and_unknown_until_released() -> None:
     confirms = sent("a", "b")
     for number, _ in confirms.confirm(2, multiple=True):
