@@ -27,7 +27,7 @@ STATES = [state.value for state in DeliveryState]
 
 
 def list_destinations(
-    settings: NotifierSettings, now: float, only: str | None
+    settings: NotifierSettings, now: float, only: str | None = None
 ) -> tuple[list[dict[str, Any]], list[OperatorRequest]]:
     """List the destinations as of `now`, and the newest requests to them, or to one of them `only`.
 
