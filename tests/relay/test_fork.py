@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -50,8 +50,8 @@ class Slow(MemoryLog):
         return super().ends(topic, partitions)
 
 
-def watch(log: Log, stop: threading.Event) -> fork.StateWatch:
-    made = fork.StateWatch(log, stop)
+def watch(log: Log, stop: threading.Event, **more: Any) -> fork.StateWatch:
+    made = fork.StateWatch(log, stop, **more)
     made.start()
     return made
 
@@ -129,13 +129,10 @@ def test_what_the_log_has_and_what_the_relay_sent_are_both_compared(
     watching.close()
 
 
-def test_the_watch_ends_at_once_however_long_it_waits_for_records(
-    monkeypatch: pytest.MonkeyPatch, stop: threading.Event
-) -> None:
-    monkeypatch.setattr(fork, "POLL", 3600.0)
+def test_the_watch_ends_at_once_however_long_it_waits_for_records(stop: threading.Event) -> None:
     log = MemoryLog()
     log.create(topics())
-    watching = watch(log, stop)
+    watching = watch(log, stop, poll=3600.0)
     stop.set()
     watching.close()
     assert not watching._thread.is_alive()
@@ -236,16 +233,12 @@ class Stale(MemoryLog):
 
 
 @pytest.mark.processes
-def test_a_relay_that_was_cut_off_reads_of_promotions_before_it_sends(
-    monkeypatch: pytest.MonkeyPatch, stop: threading.Event
-) -> None:
+def test_a_relay_that_was_cut_off_reads_of_promotions_before_it_sends(stop: threading.Event) -> None:
     """The promotion waited until it was silent: what it accepted before must not follow the new master's events."""
     now = [0.0]
-    monkeypatch.setattr(fork, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(fork, "POLL", 0.01)
     log = Stale()
     log.create(topics())
-    watching = watch(log, stop)
+    watching = watch(log, stop, poll=0.01, monotonic=lambda: now[0])
     assert watching.fork(Box()) is None
     log.is_cut_off = True
     record = MasterRecord(source="hg://new", mirror="alpha", replaces=("hg://master",), time=1.0)

@@ -43,17 +43,25 @@ class StateWatch:
     `services` that is no promotion.
     """
 
-    def __init__(self, log: Log, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        log: Log,
+        stop: threading.Event,
+        *,
+        poll: float | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.on_state: Callable[[RepositoryState], None] = lambda state: None
         self.on_answer: Callable[[], None] = lambda: None
         self.on_report: Callable[[Record], None] = lambda record: None
-        self._log, self._stop = log, stop
+        self._log, self._stop, self._monotonic = log, stop, monotonic
+        self._poll = POLL if poll is None else poll
         self._states: dict[str, RepositoryState] = {}
         # The ids of the repositories that are or were at each path.
         self._places: dict[str, tuple[str, ...]] = {}
         self._promotion: MasterRecord | None = None
         self._reads_promotions = True
-        # When all promotions were read that the log had, by `time.monotonic`; None where they cannot be read.
+        # When all promotions were read that the log had, by `monotonic`; None where they cannot be read.
         self._promotions_read_at: float | None = None
         self._sent: dict[str, SentEvent] = {}
         # The newest event of each repository that left its path.
@@ -104,7 +112,7 @@ class StateWatch:
             raise Unavailable(f"{fork.reason}: what was sent meanwhile counts as unsent")
 
     def _check_term(self) -> None:
-        if self._promotions_read_at is not None and time.monotonic() - self._promotions_read_at > TERM:
+        if self._promotions_read_at is not None and self._monotonic() - self._promotions_read_at > TERM:
             raise LoggedOutage("whether a mirror was promoted meanwhile is not read yet")
 
     def successor(self, source: str) -> Fork | None:
@@ -164,7 +172,7 @@ class StateWatch:
     def _read_states(self) -> None:
         # A log that was restored may have less than it had.
         states, places = dict[str, RepositoryState](), dict[str, tuple[str, ...]]()
-        began = time.monotonic()
+        began = self._monotonic()
         beginnings = find_beginnings(self._log, STATE)
         with suppress(BadConfig):  # a log of an older release has no `services`, and no promotion
             beginnings |= find_beginnings(self._log, *([SERVICES] if self._reads_promotions else []))
@@ -180,16 +188,16 @@ class StateWatch:
             for state in states.values():
                 self.on_state(state)
             while not self._stop.is_set():
-                for record in reader.poll(POLL):
+                for record in reader.poll(self._poll):
                     if (read := self._read_record(record, states)) is not None:
                         _note_place(places, read)
                         self.on_state(read)
                 self._note_promotions_read(reader)
 
     def _note_promotions_read(self, reader: Reader) -> None:
-        """Note that all promotions are read, if so; ask the log at most every POLL seconds."""
-        now = time.monotonic()
-        if self._promotions_read_at is None or now - self._promotions_read_at < POLL:
+        """Note that all promotions are read, if so; ask the log at most every `poll` seconds."""
+        now = self._monotonic()
+        if self._promotions_read_at is None or now - self._promotions_read_at < self._poll:
             return
         with suppress(Unavailable):
             if reader.positions()[SERVICES, 0] >= self._log.ends(SERVICES)[0]:
