@@ -69,8 +69,8 @@ def web_limit(repo: localrepository) -> int | None:
         with open(repo.vfs.join(REPLICATED_DATA), "rb", opener=open_regular) as file:
             data = file.read()
         fields = cborutil.decodeall(data)[0] if data else {}
-    except (FileNotFoundError, cborutil.CBORDecodeError, IndexError, TypeError, ValueError):
-        return None
+    except (FileNotFoundError, cborutil.CBORDecodeError, IndexError, TypeError, ValueError, OverflowError, MemoryError):
+        return None  # a number within a text makes cborutil allocate as many bytes
     last = fields.get(b"last_push_id") if isinstance(fields, dict) else None
     return last if type(last) is int else None
 

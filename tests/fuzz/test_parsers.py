@@ -16,7 +16,7 @@ FEW, MANY = 60, 100_000
 
 
 # Mercurial reads escapes in strings of revsets as old Pythons did.
-@pytest.mark.filterwarnings("ignore:invalid escape sequence:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:invalid (octal )?escape sequence:DeprecationWarning")
 @pytest.mark.parametrize("count", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", PARSERS)
 def test_hostile_bytes_are_read_or_refused(name: str, count: int, told: Callable[[object], None]) -> None:

@@ -103,6 +103,7 @@ def test_a_view_names_what_it_shows_and_no_more_on_every_surface(mixed, tmp_path
                 b"\xa1Llast_push_id\xf5",
                 b"_9\xcf@\xff\xff\xff\xff\xff",
                 b"_\xf6_\xf6",
+                b"_\x1b\x7f" + b"\xff" * 7,
                 b"\x9f" * 3000,
             )
         ),
