@@ -30,19 +30,24 @@ PASSED, FAILED, PREPARING = range(3)
 class Mutating:
     """A plugin of pytest that runs the collected tests once for each mutant, and once without."""
 
-    def __init__(self, root: Path, mutants: Sequence[Mutant]) -> None:
+    def __init__(self, root: Path, tests: Sequence[str], mutants: Sequence[Mutant]) -> None:
         self.survivors: list[Mutant] = []
         self.passes_unchanged = False
-        self._root, self._mutants = root, mutants
+        self._root, self._tests, self._mutants = root, tests, mutants
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run all in forks; note which mutants no test noticed."""
         gc.unfreeze()  # what was imported is looked for, too
+        session.items.sort(key=self._find_place)
         self.passes_unchanged = _passes(session, lambda: None)
         if self.passes_unchanged:
             self.survivors = [each for each in self._mutants if _passes(session, partial(self._install, each))]
         return True
+
+    def _find_place(self, test: pytest.Item) -> int:
+        """Return the first of the given places with this test: pytest has a file of a given folder in the folder's order."""
+        return next(index for index, place in enumerate(self._tests) if test.path.is_relative_to(self._root / place))
 
     def _install(self, mutant: Mutant) -> None:
         file = self._root / mutant.path
@@ -103,7 +108,7 @@ def find_survivors(root: Path, tests: Sequence[str], mutants: Sequence[Mutant]) 
 
     Raises RuntimeError if the tests fail without a mutant, or pytest itself does.
     """
-    mutating = Mutating(root, mutants)
+    mutating = Mutating(root, tests, mutants)
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         code = pytest.main([*ARGUMENTS, *WITHOUT, f"--rootdir={root}", *tests], plugins=[mutating])

@@ -70,14 +70,16 @@ def test_a_mutant_that_no_test_notices_survives(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("from hypothesis import settings\nsettings.register_profile('quick')\n")
     test = tmp_path / "test_counted.py"
     test.write_text("import counted\n\ndef test_count():\n    assert counted.count() > 0\n")
+    (tmp_path / "test_all.py").write_text(f"def test_slow():\n    print(file=open('{tmp_path}/reached', 'a'))\n")
     program = f"""
 from pathlib import Path
 from testing.mutants.mutations import mutate
 from testing.mutants.running import find_survivors
 root = Path({str(tmp_path)!r})
 mutants = mutate("counted.py", (root / "counted.py").read_text())
-for each in find_survivors(root, [{str(test)!r}], mutants):
+for each in find_survivors(root, [{str(test)!r}, {str(tmp_path)!r}], mutants):
     print(each.name)
 """
     run = subprocess.run([sys.executable, "-c", program], cwd=CHECKOUT, check=True, capture_output=True, text=True)
     assert run.stdout.splitlines() == ["counted.py count: 1 → 2", "counted.py count: 0 → 1", "counted.py count: 0 → -1"]
+    assert len((tmp_path / "reached").read_text().splitlines()) == 1 + 3, "the nearest first, the rest if it passes"
