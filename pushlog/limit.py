@@ -70,7 +70,7 @@ def web_limit(repo: localrepository) -> int | None:
             data = file.read()
         fields = cborutil.decodeall(data)[0] if data else {}
     except (FileNotFoundError, cborutil.CBORDecodeError, IndexError, TypeError, ValueError, OverflowError, MemoryError):
-        return None  # a number within a text makes cborutil allocate as many bytes
+        return None  # MemoryError: cborutil allocates as many bytes as a length in the file says
     last = fields.get(b"last_push_id") if isinstance(fields, dict) else None
     return last if type(last) is int else None
 

@@ -2,9 +2,9 @@
 """Every private function of Mercurial that these extensions wrap or override, and private attributes beside them.
 
 The table has the parameters of each function. Mercurial changes such functions without notice, and after a failed set-up prints
-a warning and goes on: pushes unrecorded, mirrors unguarded. So a set-up must fail closed. `wrap` wraps each function, and refuses
-any that is not in the table, is missing, takes other parameters, or whose class lacks an attribute of the second table. `Setup`
-keeps the failure, and refuses every repository with it. A process checks only the seams that it loads.
+a warning and goes on: pushes unrecorded, mirrors unguarded. So a set-up must fail closed. `wrap` wraps each function. It refuses
+a function that is not in the table, is missing or takes other parameters, or whose class lacks an attribute of the second table.
+`Setup` keeps the failure, and refuses every repository with it. A process checks only the seams that it loads.
 
 Rule of this file: only `wrap` and `wrapped` wrap anything (`tests/house/test_seams.py`).
 """

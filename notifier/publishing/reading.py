@@ -32,7 +32,7 @@ from ..delivery.window import Window
 from ..destinations.state import StateDatabase
 from .position import StoredPosition, group
 
-# Seconds between two stored positions: each costs a transaction of the log.
+# Shortest time between two stored positions, in seconds: each costs a transaction of the log.
 STORE_EVERY = 0.5
 
 # Records of one read: few, so that the destination does not lack work meanwhile.
@@ -163,8 +163,8 @@ class NoticeReader:
     def store_position(self, *, at_once: bool = False) -> None:
         """Store the position up to which everything is settled.
 
-        Stores it every STORE_EVERY seconds at most; a position that did not move, every `RENEW_EVERY` seconds. While the log is
-        left alone, it stores nothing. With `at_once` it waits for none of these.
+        Stores a position that moved at most once in `STORE_EVERY` seconds, and a position that did not move every `RENEW_EVERY`
+        seconds. While the log is left alone, it stores nothing. With `at_once` it waits for none of these.
         """
         if self.is_resting and not at_once:
             return
@@ -230,7 +230,7 @@ class NoticeReader:
         self._reader.close()
 
     def _pause_before(self, position: int) -> float:
-        """Return the seconds that must have passed since a position was last to be stored."""
+        """Return the seconds from the last attempt to store a position to the next."""
         if position == self.stored and self._keeper is None:  # what a keeper owes changes without a new position
             return RENEW_EVERY
         return STORE_EVERY

@@ -208,8 +208,8 @@ class AppendFile:
         uncommitted exactly while the journal names the file with a smaller size; (2) so the journal is read between two
         calls of fstat, and what it says is about the bytes seen only if the file was the same before and after (an abort
         truncates or unlinks first and removes the journal afterwards, a commit touches only the journal); (3) bytes once
-        committed never change, so they may be read later; (4) the journal read is that of the bytes only if the name still means
-        the file: the repository may be moved, and change at its new place.
+        committed never change, so they may be read later; (4) the journal that was read is about the bytes only if the name still
+        means the file: the repository may be moved, and change at its new place.
         """
         while True:
             before = os.fstat(file)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Large installations: 1,000, 10,000 and 100,000 repositories on 10 mirrors, on Kafka.
 
-The log is written as the services would write it, all repositories at rest, and on the disk of one mirror what its start looks at.
-That mirror starts twice and ends. Then the aggregator starts, is left idle, and gets pushes at a steady rate, for which a thread of
-this process plays all mirrors; a notice is timed from the appending of its event until it can be read. `status` reads the log
-itself; the dashboard is asked for its first page. Memory is the largest resident set, but for the mirror with its workers the
-proportional one after its start.
+The log is written as the services would write it, all repositories at rest. On the disk of one mirror there is as much of each
+repository as a start looks at; this mirror starts and ends twice. Then the aggregator starts, is left idle, and gets pushes at a
+steady rate, for which a thread of this process plays all mirrors; a notice is timed from the appending of its event until it can
+be read. `status` reads the log itself; the dashboard is asked for its first page. Memory is the largest resident set, but for the
+mirror with its workers the proportional one after its start.
 
 `BENCH_LARGE=1000,10000` measures these sizes.
 """

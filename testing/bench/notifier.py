@@ -102,7 +102,7 @@ def drain_rate(name: str, settings: DestinationSettings, count: int, *, repeat: 
 
 
 def confirmed(*names: str) -> float:
-    """How many messages these destinations have confirmed in this process."""
+    """Return how many messages these destinations have confirmed in this process."""
     name = "vcsreplicator_notifier_delivered_messages_total"
     return sum(REGISTRY.get_sample_value(name, {"destination": each}) or 0.0 for each in names or ("it",))
 
@@ -207,9 +207,9 @@ def lines() -> Iterator[Row]:
 
 
 def many_lines(count: int, rate: float | None) -> float:
-    """Milliseconds of this process for each notice that MANY files get, from a backlog without a `rate`.
+    """Return the processor time of this process for a notice to MANY files, in milliseconds.
 
-    At a rate, what the same destinations use at rest is left out.
+    Without a `rate` the notices are a backlog. At a rate, what the same destinations use at rest is left out.
     """
     with fresh_log() as (log, folder):
         names = [f"d{number}" for number in range(MANY)]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The relay's start while the aggregator's states tell nothing: it looks for what each repository sent last in the log.
+"""The relay's start while the aggregator's states tell nothing: it looks in the log for what each repository sent last.
 
-Outboxes and log are real, and Mercurial is not: one relay sends two events of each repository, then others start. Measured is until
+Outboxes and log are real, Mercurial is not. One relay sends two events of each repository, then others start. The time ends when
 such a relay knows that the log has everything. A reading is a reader of `events` that was opened.
 
 `BENCH_RELAY=300,3000` measures these sizes.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a process that stands by costs: processor time, memory and wake-ups, of each service of which several may run.
+"""What a process that stands by costs: processor time, memory and wake-ups, for each service of which several may run.
 
-Of each service one works, and another stands by for it, on one machine and with nothing to do. Measured as in `idle`.
+One process of each service works, and another stands by for it, on one machine and with nothing to do. Measured as in `idle`.
 """
 
 import contextlib
@@ -87,7 +87,7 @@ def _measure(title: str, log_url: str, folder: Path, about: dict[str, str]) -> l
 
 @contextlib.contextmanager
 def _running(name: str, log_url: str, folder: Path, about: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a service as a process group of its own, cold as an operator's, and wait until it is ready."""
+    """Run a service in a process group of its own, started cold as by an operator, and wait until it is ready."""
     folder.mkdir(exist_ok=True)
     config, output = folder / f"{name}.toml", folder / f"{name}.log"
     role, port = SERVICES[name][0], free_port()

@@ -8,7 +8,7 @@ from .recent_notices import RecentNotices
 
 
 class Lasting:
-    """What was learned at work, and is not in the log."""
+    """What the process has learned at work and cannot read from the log."""
 
     def __init__(self, clock: Clock, instance: str | None = None) -> None:
         """`instance` names the process in heartbeats."""

@@ -26,7 +26,7 @@ class RecentNotices:
     """What the log must have at the end of `notices`; used by one session after the other."""
 
     def __init__(self, clock: Clock) -> None:
-        # Bytes of what is remembered, and where the topic has to end since the last look.
+        # Bytes of what is remembered, and the offset before which the topic must not end, by the last look.
         self._clock, self._size, self._due = clock, 0, 0
         # By value: the message, when it was written, and its offset; None if the outcome of its transaction is not known.
         self._written: dict[bytes, tuple[NewRecord, float, int | None]] = {}

@@ -102,7 +102,7 @@ def _read_all(relay: RelaySettings, repositories: MasterRepositories) -> Iterato
                 fingerprint, hgrc = read_handed(repositories, folder)
                 newest = outbox_of(folder).newest()
                 assert newest is not None
-            except Exception as error:  # as above
+            except Exception as error:  # accounts may write there
                 raise Refused(f"{visible(folder)}: cannot be read: {describe(error)}; {REPAIR}") from error
             if hgrc is None and os.path.lexists(path := os.path.join(folder, ".hg", "hgrc")):
                 click.echo(

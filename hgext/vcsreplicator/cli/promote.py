@@ -137,7 +137,10 @@ def _read_handover(file: str) -> Handover:
 
 
 def _roll_back(settings: MirrorSettings, relay: RelaySettings) -> None:
-    """Roll back what a kill interrupted, of the mirror or of this command: until then, files may show more than happened."""
+    """Roll back transactions that a kill of the mirror or this command interrupted.
+
+    Until then, files may show changes that were not committed.
+    """
     repositories = MasterRepositories(relay.roots, relay.source)
     for each in scan(settings.root, settings.folder):
         if not each.is_aside:

@@ -71,7 +71,7 @@ _GROUPS = {
 }
 VERBS = {verb: line for group in _GROUPS.values() for verb, line in group.items()}
 
-# Verbs that open repositories which other accounts may write.
+# Verbs whose memory is bounded: they open repositories that other accounts may write.
 _BOUNDED = frozenset({"relay", "setup", "handover", "promote", "demote"})
 # Verbs that are commands of `daemons`; each other verb is a module of its own.
 DAEMONS = frozenset({"relay", "mirror", "aggregator", "notifier", "edge", "poll", "work"})
@@ -113,7 +113,10 @@ class _Verbs(click.Group):
 
 
 def _load_structlog() -> None:
-    """Load structlog without rich, which it loads to colour tracebacks on a terminal: a tenth of a service's memory."""
+    """Load structlog without rich.
+
+    On its own, structlog loads rich to colour tracebacks on a terminal, which takes a tenth of a service's memory.
+    """
     if not sys.modules.keys() & {"rich", "structlog"}:
         sys.modules["rich"] = None  # type: ignore[assignment]  # as Python documents it: an import fails
         importlib.import_module("structlog")

@@ -29,7 +29,9 @@ STATES = [state.value for state in DeliveryState]
 def list_destinations(
     settings: NotifierSettings, now: float, only: str | None = None
 ) -> tuple[list[dict[str, Any]], list[OperatorRequest]]:
-    """List the destinations as of `now`, and the newest requests to them, or to one of them `only`.
+    """List the destinations as of `now`, and the newest requests to them.
+
+    If `only` names a destination, the requests are those to it.
 
     Each has its `name`, what the notifier last `reported` of it, in `retry` the longest time between its attempts, in seconds, and
     `is_silent` if the notifier's next report is overdue.

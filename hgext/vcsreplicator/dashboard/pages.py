@@ -44,7 +44,7 @@ def format_instant(at: float | None) -> str:
 
 
 def format_span(seconds: float) -> str:
-    """Write a time span; less than none, by clocks that differ, is none."""
+    """Write a time span; a negative one, from clocks that differ, counts as 0."""
     return format_delay(max(0.0, seconds))
 
 

@@ -330,7 +330,7 @@ def select_rows(
 ) -> list[RepositoryRow]:
     """Select the repositories whose shown name contains the text.
 
-    So a search tells nothing of names that are not shown. One in a worse condition may wait too.
+    So a search tells nothing of names that are not shown. `WAITING` also selects repositories in a worse condition that wait.
     """
     wanted = text.strip("/ ").lower()
     return [

@@ -39,13 +39,13 @@ class Pace:
     rest: float = 10.0
     # For how long views are made after a page or a feed asked for one.
     interest: float = 60.0
-    # Between two readings while no views are made: with longer pauses `Follower.now` could not tell the time.
+    # Pause between two readings while no views are made: with longer ones `Follower.now` could not tell the time.
     reading: float = 5.0
-    # Between two comparisons of the topics with the needed ones, for views.
+    # Pause between two comparisons of the topics with the needed ones, for views.
     topics: float = 30.0
     # For how long a page waits for the next view.
     patience: float = 5.0
-    # One wait for records.
+    # Longest wait for records.
     wait: float = 0.5
 
 
@@ -105,13 +105,13 @@ class LogWatcher:
         self._thread.join(5.0)
 
     def note_interest(self) -> None:
-        """Make the thread renew views for the next minute."""
+        """Make the thread renew views for the next `Pace.interest` seconds."""
         self._asked = time.monotonic()
 
     def fetch_view(self) -> View | None:
         """Return the newest view, None before the first.
 
-        If it is overdue, wait for a while for the next one.
+        If it is overdue, wait up to `Pace.patience` seconds for the next one.
         """
         self.note_interest()
         with self._changed:

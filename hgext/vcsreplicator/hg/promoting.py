@@ -40,7 +40,7 @@ def close_outbox(repo: localrepository, wanted: Fork) -> bool:
     """
     box = Outbox(repo.svfs)
     try:
-        # An account may hold either lock for ever.
+        # An account may hold either lock forever.
         with repo.lock(wait=False), box.sending(wait=False) as alone:
             fork = box.fork()
             if fork is not None and fork != wanted:
@@ -143,8 +143,8 @@ def continue_outbox(repo: localrepository, checkpoint: Checkpoint, logged: Event
     """Write an outbox whose newest event is that of the checkpoint, and is in the log.
 
     `logged` is this event as the log has it, None if it has expired there. Does nothing if the outbox follows from this event
-    already. Killed on the way, the repository refuses pushes, or its newest event is sent again, and a second call completes the
-    outbox, after `roll_back_copy`. Raises Refused for an outbox of another history, and if another process has locked the
+    already. After a kill on the way, the repository refuses pushes, or its newest event is sent again; then `roll_back_copy` and a
+    second call complete the outbox. Raises Refused for an outbox of another history, and if another process has locked the
     repository.
     """
     box = Outbox(repo.svfs)

@@ -217,9 +217,10 @@ def is_gone(instance: str) -> bool:
 
 @functools.cache
 def _read_space(pid: int) -> str:
-    """Return the boot and the container of this process, which a fork may not share.
+    """Return the boot and the container of this process.
 
-    Read once: a process that stands by asks each second whether another one is gone.
+    Read once for each `pid`, because a fork may be in another container. A process that stands by asks each second whether
+    another one is gone.
     """
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}/{os.stat(f'/proc/{pid}/ns/pid').st_ino}"

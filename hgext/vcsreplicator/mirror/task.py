@@ -121,8 +121,8 @@ class Checked:
 
     `problem` is None if there is none; `lower` is the checkpoint if that is lower than it was. `shown` is what clients see if that
     is less than was served: (what was served, what clients see). `sought` is the folder of the request if the repository was
-    nowhere. If it changed meanwhile, it `is_undecided`: it may be sound or not. So is one whose reading needed more memory than the
-    worker may take; `problem` says so, and the worker `is_spent`.
+    nowhere. A repository that changed meanwhile `is_undecided`: it may be sound or not. So is a repository whose reading needed
+    more memory than the worker may take; `problem` says so, and the worker `is_spent`.
     """
 
     repository: str

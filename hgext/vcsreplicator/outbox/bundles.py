@@ -61,7 +61,7 @@ class StoredBundles:
     def opened(self, event: str) -> Iterator[Bundle | None]:
         """Open the bundle of an event within the block; give None if none is stored."""
         file: IO[bytes] | None = None
-        # A block within a handler would lose what led to its errors.
+        # Not within a handler: Python would replace the context of the block's errors, which `lacks_memory` reads.
         with contextlib.suppress(FileNotFoundError):
             file = open(self._folder.join(_bundle_name(event)), "rb", opener=open_regular)  # noqa: SIM115
         if file is None:

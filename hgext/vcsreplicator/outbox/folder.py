@@ -100,7 +100,7 @@ def refuse_endless_files(folder: str) -> None:
     """Raise OSError for a file too large for Mercurial to read whole.
 
     An account may make a sparse file, which takes no room on the disk, and exhausts the memory of the process that opens the
-    repository. Mercurial writes none so large.
+    repository. Mercurial writes no file so large.
     """
     for part in _CONTROL_FOLDERS:
         with contextlib.suppress(FileNotFoundError, PermissionError), os.scandir(os.path.join(folder, part)) as entries:

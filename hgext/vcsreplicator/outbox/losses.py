@@ -22,7 +22,7 @@ from .file import Outbox, SentMark, TornRecord
 
 # Seconds that the log gets to show records that it says it has.
 PATIENCE = 20.0
-# Records between two wanted ones that are read, because to begin another reading takes longer.
+# Most records between two wanted ones that are read, because it would take longer to begin another reading.
 NEAR = 1000
 
 
@@ -69,11 +69,11 @@ def find_standing(log: Log, wanted: Mapping[int, EventPlace], *, beginnings: Pos
 
 
 def find_events(log: Log, partition: int, wanted: Mapping[int, str], stop: threading.Event) -> set[str]:
-    """Return which of the wanted events stand at their offsets, by one reading of a partition.
+    """Return which of the wanted events stand at their offsets in a partition.
 
-    `wanted` has the id of an event for each offset; longer parts without any are left out. An event that retention removed is not
-    returned, nor one that was not read when `stop` was set. Raises Unavailable if the log does not show what it says it has, or
-    Expired.
+    `wanted` has the id of an event for each offset. All are read in one pass, which leaves out parts of more than `NEAR` records
+    without a wanted one. An event that retention removed is not returned, nor an event that was not read before `stop` was set.
+    Raises Unavailable if the log does not show what it says it has, or Expired.
     """
     beginning, end = log.beginnings(EVENTS, [partition])[partition], log.ends(EVENTS, [partition])[partition]
     parts, found = list[tuple[int, int]](), set[str]()

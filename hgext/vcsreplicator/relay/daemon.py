@@ -144,7 +144,7 @@ class _Relay:
         self._looked_at: set[str] = set()
         # Repositories of which events were sent since troubles were looked for. Workers add to this set, so nothing replaces it.
         self._sent: set[str] = set()
-        # Likewise: repositories that are forked since the last look, or no more.
+        # Likewise: repositories in which a fork began or ended since the last look.
         self._forked: set[str] = set()
 
     def start(self) -> None:
@@ -199,7 +199,7 @@ class _Relay:
         self._server.sent(folder, seq)
 
     def _note_fork(self, folder: str) -> None:
-        """Look soon at a repository that is forked now, or no more; workers call this method."""
+        """Look soon at a repository whose fork began or ended; workers call this."""
         self._forked.add(folder)
         self._is_woken.set()
 
@@ -237,9 +237,9 @@ class _Relay:
         return len(self._found) < before
 
     def _look_at_failures(self) -> bool:
-        """Look where a job failed or found a fork since the round, or where pushes are refused.
+        """Look where a job failed since the round, a fork changed, or pushes are refused.
 
-        Returns whether anything is wrong, or no more.
+        Returns whether there is a trouble, or a fork that began or ended.
         """
         failing = [folder for folder in self._work.list_failing() if folder not in self._looked_at]
         new = failing[:LOOKED_AT]
@@ -305,9 +305,9 @@ class _Relay:
         self._report()
 
     def _confirm(self, folders: list[str]) -> None:
-        """Look for the newest events of these repositories in the log, then at each repository.
+        """Look for these repositories' newest events in the log, then add their jobs.
 
-        A thread of its own does it: the log may have much to read, and others have something to send.
+        It has a thread of its own, because the log may have much to read, and other repositories have events to send meanwhile.
         """
         try:
             self._watch.wait()

@@ -76,7 +76,7 @@ class StateWatch:
         self._read_once.wait(FIRST_READ)
 
     def wait(self) -> None:
-        """Wait until all states that existed at the start are read, or for the stop."""
+        """Wait until all states from before the start are read, or `stop` is set."""
         while not self._read_once.wait(POLL / 10) and not self._stop.is_set():
             continue
 
@@ -164,7 +164,7 @@ class StateWatch:
                 logger.warning("state not readable", reason=str(error))
                 self._reads_promotions = not self._reads_promotions
                 self._stop.wait(1.0)
-            except (ReplicationError, MemoryError) as error:  # a job of another thread may have all memory
+            except (ReplicationError, MemoryError) as error:  # a job of another thread may hold all memory
                 self._has_failed = True
                 logger.warning("state not readable", reason=str(error))
                 self._stop.wait(1.0)

@@ -58,7 +58,7 @@ class RepositoryJobs:
 
     They call `on_sent` with the folder and the sequence of each sent event, `on_available` with the folder of a repository and
     True when the log answers and has all of its events, or False when it is forked, and `on_fork_changed` with the folder of a
-    repository that is forked from now on, or no more. `blobs` says when a bundle is worth making; None without a blob store.
+    repository whose fork began or ended. `blobs` says when a bundle is worth making; None without a blob store.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ class RelayRound:
     """Folders of repositories and unreadable ones, and their troubles.
 
     A trouble that the round sees but does not date has the time of the round. In the `quiet` ones nothing has changed since the
-    last round. All events of the `unconfirmed` ones are sent, but whether the log has the newest is not known.
+    last round. All events of the `unconfirmed` ones are sent, but it is not known whether the log still has the newest.
     """
 
     folders: list[str] = field(default_factory=list)
@@ -68,7 +68,10 @@ class _QuietStore(NamedTuple):
 
 
 class _NewestSegment(NamedTuple):
-    """The newest segment of an outbox that is sent, its newest event, and when it was written before it was looked into."""
+    """The newest segment of an outbox whose events are all sent.
+
+    `event` is its newest event, `written` the time of the file before the outbox was read.
+    """
 
     event: str
     segment: str
@@ -107,7 +110,7 @@ class QuietRepositories:
     ) -> list[ServiceTrouble] | None:
         """Do as `check_repository`; return None if nothing has changed since the last look.
 
-        If only the log must be looked into, add the repository to `unconfirmed` instead of starting a job.
+        If all that is left is to look into the log, add the repository to `unconfirmed` instead of starting a job.
         """
         store, known = f"{folder}/.hg/store", self._quiet_before.get(folder)
         is_failing = work.failed.get(folder) is not None or work.unrecovered.get(folder) is not None
@@ -149,7 +152,7 @@ def find_work(
 ) -> RelayRound:
     """Start the jobs that are due in every repository below the roots.
 
-    Where nothing has changed since the last round there are none. In `unconfirmed` ones the caller starts them.
+    None is due where nothing has changed since the last round. In the `unconfirmed` repositories the caller starts the jobs.
     """
     found = RelayRound()
     quiet.begin()

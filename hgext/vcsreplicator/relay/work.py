@@ -42,9 +42,9 @@ RECOVERY_RETRIES = 5
 # Repositories that wait for the log and may each try as often as one alone; more of them share these attempts.
 OFTEN = 4
 # For repositories that this user may not write, or whose histories no memory holds: until an operator acts, each attempt fails.
-# LONGEST is that of many.
+# LONGEST is the longest delay of many such repositories.
 DENIED, LONGEST = Backoff(first=0.1, longest=120.0), 600.0
-# What an operator can do about a job that took all memory which this process may have (`words.memory`).
+# What an operator can do about a job that needed more memory than this process may use (`words.memory`).
 NEEDS_MEMORY = (
     f"{OUT_OF_MEMORY}; find out who wrote there, or if it was a large push, set LimitDATA= in the relay's unit"
 )
@@ -288,7 +288,10 @@ class Work:
         return outcomes
 
     def _run_job(self, job: Job, folder: str) -> None:
-        """Run a job; a MemoryError says what to do, and holds nothing of what the job had in memory."""
+        """Run a job; raise MemoryError with what an operator can do if it needs too much.
+
+        That exception keeps nothing alive of what the job had in memory.
+        """
         try:
             self._table[job](folder)
         except Exception as error:
@@ -321,7 +324,7 @@ class Work:
 
     def _start_due_tasks(self) -> None:
         while self._has_tasks.wait() and not self._stop.wait(TICK):
-            # A job of another thread may have all memory: a tick later it has none.
+            # A job of another thread may hold all memory: then try again at the next tick.
             with suppress(MemoryError), self._changed:
                 for folder, task in list(self._tasks.items()):
                     self._start_task(folder, task)

@@ -188,7 +188,10 @@ def _describe_detachment(picture: Picture, acks: Sequence[Ack], now: float) -> F
 
 
 def describe_detached(picture: Picture, ack: Ack, now: float, whose: str = "") -> str:
-    """Say why a repository is detached, and since when; `whose` stands before the time."""
+    """Say why a repository is detached, and since when.
+
+    `whose` stands before the time: "the first " if the words are about several repositories.
+    """
     since = "its mirror's release does not say since when"
     if ack.detached_since is not None:
         since = whose + format_since(now - picture.measure_since(ack.mirror, ack.detached_since, now), now)

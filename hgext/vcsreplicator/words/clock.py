@@ -10,7 +10,7 @@ DAY = 86400.0
 
 
 def format_duration(seconds: float) -> str:
-    """Write a duration in the largest unit of which it has two, at least in seconds."""
+    """Write a duration in the largest unit of which it has two; else in seconds."""
     for unit, length in (("d", DAY), ("h", 3600.0), ("min", 60.0)):
         if abs(seconds) >= 2 * length:
             return f"{seconds / length:.0f} {unit}"

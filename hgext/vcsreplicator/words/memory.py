@@ -10,7 +10,7 @@ import os
 import resource
 from pathlib import Path, PurePath
 
-# Bytes that count although no process uses them all: the stacks of threads, 8 MiB each.
+# Bytes allowed beyond the half for the stacks of threads: each counts with 8 MiB, of which it uses little.
 STACKS = 1 << 28
 
 
@@ -22,7 +22,10 @@ def bound(size: int) -> None:
 
 
 def bound_to_half() -> None:
-    """Bound this process to half of the memory that it could have; a limit that is set already stays."""
+    """Bound this process to half of the memory that it could have, and `STACKS`.
+
+    A limit that is set already stays.
+    """
     if resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY:
         bound(read_memory() // 2 + STACKS)
 

@@ -167,12 +167,12 @@ class RepositoryState:
     `streams` keeps the id of the last notice of each public stream. `roster` is the version of the roster behind the newest
     decision. Relay and mirrors compare their own view with `seq`, `event` and `incarnation`. `retired` are the incarnations
     before this one, `base` how many sequences they took: a public sequence is `base` + `seq` and never goes back. `stays` are the
-    paths that the repository left by events that are not noticed yet, `left` the newest that it left before. `fork` is the id of
-    the newest event that did not fit the chain, `forked_at` the time by the log of the first one. `source` is the master that
-    sent the newest event, as its record says. `served_by` is how many mirrors gated the newest notice, all of which served it;
-    None if that is not known, as of a state of an older aggregator. `deleted` if the newest event deletes it, or if a later
-    repository was released at its path. `serials` has, by mirror, the serial of the newest sealed level (`keys.seal`) that the
-    aggregator had read: an older one does not count any more.
+    paths that the repository left by events that are not noticed yet, `left` the newest of those left by noticed events. `fork`
+    is the id of the newest event that did not fit the chain, `forked_at` the time by the log of the first one. `source` is the
+    master that sent the newest event, as its record says. `served_by` is how many mirrors gated the newest notice, all of which
+    served it; None if that is not known, as of a state of an older aggregator. `deleted` if the newest event deletes it, or if a
+    later repository was released at its path. `serials` has, by mirror, the serial of the newest sealed level (`keys.seal`) that
+    the aggregator had read: an older one does not count any more.
     """
 
     repository: str

@@ -33,7 +33,7 @@ class Confirms:
     def mark_returned(self, message_id: str) -> None:
         """Record a returned message; its confirmation comes after this.
 
-        Nothing is kept of one that waits for no confirmation: a broker could return any number.
+        A message that waits for no confirmation is ignored: a broker could return any number of them.
         """
         if any(sent.message_id == message_id for sent in self._unconfirmed.values()):
             self._returned.add(message_id)

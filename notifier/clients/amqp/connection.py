@@ -5,7 +5,7 @@ py-amqp waits indefinitely where no timeout is given, spins when it is polled in
 busy with empty frames. Here a frame that began must be complete within `PATIENCE`, or the connection is lost. Every other
 wait ends with TimeoutError: within `PATIENCE`, or when the block of `limiting_waits` is over. py-amqp also keeps everything that
 a broker sends. Here frames and messages have a largest size, and one message is whole before the next begins. A frame that cannot
-be read is the end of the connection.
+be read ends the connection.
 
 Senders choose the properties and the routing key of a message, and can make py-amqp raise. Here a message with unreadable
 properties comes without any, and a routing key that is not text gets question marks.
@@ -197,7 +197,10 @@ class MessageTooLarge(ConnectionAbortedError):
 
 
 class _NotUnderstood(ConnectionAbortedError):
-    """The broker sent what py-amqp cannot read, such as a text that is none, or tables within each other."""
+    """The broker sent what py-amqp cannot read.
+
+    For example, bytes that are no text, or tables nested too deep.
+    """
 
 
 class _BoundedTransport:

@@ -122,7 +122,8 @@ class Webhooks:
     def find_troubles(self) -> Sequence[ServiceTrouble]:
         """Return which subscriptions are failing or paused.
 
-        If the dispatcher fails, that is first: then nothing is delivered. A command's unsigned subscriptions are named as meant.
+        If the dispatcher fails, that is first: then nothing is delivered. Unsigned subscriptions are named, as meant, if a command
+        added them.
         """
         found = []
         if (failure := self._dispatcher.failure) is not None:

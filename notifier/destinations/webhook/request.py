@@ -130,7 +130,10 @@ class RequestSender:
     def __init__(
         self, *, networks: Sequence[IpNetwork], allow_http: bool, ca_file: str | None = None, kept: int = POOLS_KEPT
     ) -> None:
-        """Keep connections to `kept` addresses; raise Unavailable if `ca_file` cannot be read."""
+        """Keep connections to at most `kept` addresses.
+
+        Raises Unavailable if `ca_file` cannot be read.
+        """
         self._networks, self._allow_http, self._tls, self._kept = networks, allow_http, trusting(ca_file), kept
         self._pools: OrderedDict[tuple[str, str, str, int], urllib3.HTTPConnectionPool] = OrderedDict()
         self._lock = threading.Lock()
@@ -189,7 +192,7 @@ class RequestSender:
     def _find_pool(self, scheme: str, host: str, address: str, port: int) -> urllib3.HTTPConnectionPool:
         """Return the connections to this address in the name of this host.
 
-        Beyond `kept`, the pool used longest ago is forgotten: it closes its connections once no request is under way.
+        Beyond `kept` pools, the pool used longest ago is forgotten, and closes its connections once it has no request under way.
         """
         key = (scheme, host, address, port)
         with self._lock:

@@ -2,8 +2,9 @@
 """The log in memory, for tests that need thousands of crashes: the contract of `hgext.vcsreplicator.log`, one process, no waiting.
 
 Beyond the contract, for tests: `fail_commits` makes the next transactions raise Unavailable, before or after they took effect;
-`copied` and `restore` put a topic back to what it was; `lose` takes its newest records, and `expire` its oldest ones; partitions in
-`leaderless` do not answer, and in topics of `undecided` a transaction of an unknown process is open.
+`copied` and `restore` put a topic back to what it was; `lose` takes its newest records, and `expire` its oldest ones; partitions
+in `leaderless` do not answer, and in topics of `undecided` a transaction of an unknown process is open; `before` has callbacks
+that run before its calls.
 """
 
 import threading
@@ -28,7 +29,7 @@ class MemoryLog(Log):
         # Partitions without a leader: they take no record, a question to them fails, and readers read nothing of them.
         self.leaderless: set[TopicPartition] = set()
         self.undecided: set[str] = set()
-        # What happens before the calls of these names, with their positional arguments.
+        # Callbacks before the calls of these names; they get the calls' positional arguments.
         self.before: dict[str, Callable[..., object]] = {}
         # The partitions that every member has, if not all.
         self.shared: frozenset[int] | None = None

@@ -28,7 +28,7 @@ class Transaction:
 class PlainPort:
     """The relay's port to repositories that need nothing of Mercurial; counts the rounds."""
 
-    # What is reported of an act that cannot be finished, in this root.
+    # Returns what is reported of an act that cannot be finished in a root.
     unfinished: Callable[[str], str] | None = None
 
     def __init__(self) -> None:

@@ -159,7 +159,7 @@ class Bench:
 
     @contextmanager
     def full_disk(self) -> Iterator[None]:
-        """No note that a repository is detached can be written or removed."""
+        """Let no note that a repository is detached be written or removed within the block."""
         with closing(sqlite3.connect(self._file)) as notes:
             refusal = "SELECT RAISE(ABORT, 'database or disk is full')"
             for act in ("INSERT", "DELETE"):

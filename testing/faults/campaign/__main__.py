@@ -38,7 +38,7 @@ def main(seed: int | None, seconds: float, only: str, files: tuple[Path, ...], w
 
 
 def _run_each(seed: int | None, seconds: float, only: str) -> list[list[Seen]]:
-    """Run a campaign with each number of brokers that a wanted fault needs."""
+    """Run one campaign for each number of brokers that wanted faults need."""
     seed = random.randrange(10**6) if seed is None else seed
     click.echo(f"seed {seed}")
     wanted = [fault for fault in EVERY if not only or fault.id in only.split(",")]

@@ -27,7 +27,7 @@ from testing.faults.campaign.history import Seen, of_kind
 
 # Seconds for which a trouble may last before `check` must name it, and after all is well before it must say so.
 UNNAMED = 60.0
-# Seconds after a finding within which `check` may have another reason to name: what ended has waited for the next thing.
+# Seconds after a finding for which `check` may say OK: one cause has ended, and the next one is not due to be named yet.
 RENAMED = 10.0
 # Seconds after a fault in which what was unconfirmed may come again: `takeover-after`, and the longest delay of a retry.
 REPEATED = 30.0

@@ -45,7 +45,7 @@ EXPECTED_EXITS = (None, 0, -signal.SIGKILL, -signal.SIGTERM)
 class Site:
     """An installation that runs while it is entered. Without `is_whole` it has only its services, warm, on the embedded log.
 
-    Of three `brokers` there is no single `kafka`, and no `proxy`: they are `several`.
+    With three `brokers` it has `several` in place of `kafka` and `proxy`.
     """
 
     def __init__(self, folder: Path, history: History, *, is_whole: bool, brokers: int = 1) -> None:

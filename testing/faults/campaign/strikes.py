@@ -207,7 +207,7 @@ def controller(site: Site) -> int:
 
 
 def _wait_in_sync(site: Site) -> None:
-    """As an administrator does before another broker may be away: each partition has all its copies."""
+    """Wait until each partition has all its copies, as an administrator does before another broker may be away."""
     eventually(site.several.is_in_sync, "all copies are in sync", timeout=120.0, every=1.0)
 
 
@@ -227,7 +227,7 @@ def broker_killed(find: Callable[[Site], int]) -> Strike:
 
 @contextmanager
 def broker_stopped(site: Site) -> Iterator[None]:
-    """SIGSTOP to the broker that leads most."""
+    """SIGSTOP to the broker that leads the busiest partition of `events`."""
     _wait_in_sync(site)
     broker = site.several.brokers[leader(site)]
     broker.pause()

@@ -24,8 +24,8 @@ HOUR = 3600.0
 class Fault:
     """A row of the table. It lasts `hold` seconds, and is over by `within` seconds after its end.
 
-    Of the mirrors that it `spares` nothing is promised meanwhile. A fault that `is_plain` needs no brokers and receivers; others
-    need so many `brokers` of Kafka.
+    Of the mirrors that it `spares` nothing is promised meanwhile. A fault that `is_plain` needs no brokers and receivers; any
+    other fault needs `brokers` brokers of Kafka.
     """
 
     id: str
@@ -479,6 +479,6 @@ BROKERS = (
         within=HEALS,
     ),
 )
-# The faults of an installation with one broker, and all.
+# The faults of an installation with one broker, and all faults.
 FAULTS = (*_of_each_service(), *PROCESSES, *_of_each_clock(), *LOG, *RECEIVERS, *DISKS)
 EVERY = (*FAULTS, *BROKERS)

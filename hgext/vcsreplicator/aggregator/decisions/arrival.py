@@ -12,7 +12,7 @@ from dataclasses import replace
 from ...words.event import Event, Type, replaced_incarnations
 from ...words.records import FormerPath, Notice, RepositoryState
 
-# How many paths a state keeps that its repository left.
+# Most paths that a state keeps of those its repository has left.
 LEFT = 16
 
 
@@ -148,9 +148,10 @@ def recovered(state: RepositoryState | None, notice: Notice) -> RepositoryState:
 
 
 def leave_paths(state: RepositoryState, noticed: int) -> RepositoryState:
-    """Return the state in which the paths are left that were left by events up to `noticed`.
+    """Return the state once the events up to `noticed` are announced.
 
-    It keeps them, so that a successor there waits for nobody who has gone, also after a restart.
+    The paths that the repository left by these events move from `stays` to `left`. A state keeps the newest of them, so that, even
+    after a restart, a successor at such a path does not wait for a repository that has gone.
     """
     gone = [stay for stay in state.stays if stay.until <= noticed]
     if not gone:

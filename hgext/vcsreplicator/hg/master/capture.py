@@ -103,8 +103,8 @@ class Capture:
             newest = NewestEvent.of(entries[-1].event)
         refuse_odd_phases(tr)
         changes = observe.observe(self.repo, tr, push=push_entry(self.repo))
-        # Those of a share are not replicated. In a share that was made to share bookmarks, a process without the extension `share`
-        # writes to the share's own file, too.
+        # Bookmarks in a share's own file are not replicated. Even in a share that was made to share bookmarks, a process without
+        # the extension `share` writes to that file.
         if changes.bookmarks and _has_file_of_bookmarks(self.repo) and not has_shared_bookmarks(self.repo):
             changes = replace(changes, bookmarks=())
         refuse_odd_bookmarks(self.repo, changes)

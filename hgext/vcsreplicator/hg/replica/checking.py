@@ -115,7 +115,7 @@ def _check_in_place(repositories: OpenRepositories, wanted: Check) -> Checked:
     if is_spent:
         return Checked(repository=wanted.repository, problem=problem, is_undecided=True, is_spent=True)
     journal = os.path.join(wanted.folder, ".hg", "store", "journal")
-    is_same = before is not None and _observe_store(wanted.folder) == before  # without a store it was moved away
+    is_same = before is not None and _observe_store(wanted.folder) == before  # no store: it was moved away
     if not is_same or os.path.lexists(journal) or is_other:
         return Checked(repository=wanted.repository, problem=None, is_undecided=True)
     return Checked(repository=wanted.repository, problem=problem, lower=lower, shown=shown)

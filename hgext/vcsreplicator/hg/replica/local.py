@@ -50,7 +50,10 @@ class LocalRepository:
         self._set_found(None if expected is None else scan.find(settings, repository))
 
     def was_moved(self) -> bool:
-        """Return whether it is no longer where it was found: what failed there says nothing of it."""
+        """Return whether it is no longer where it was found.
+
+        Then a failure at that place says nothing about this repository.
+        """
         if self.folder is None or self.checkpoint is None:
             return False
         found = scan.inspect_anyway(self.folder)

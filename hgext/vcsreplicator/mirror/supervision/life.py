@@ -292,8 +292,8 @@ class Following:
     def believe(self, moment: Moment, checked: Checked) -> Transition:
         """Believe a check in the stream: damage, a lower checkpoint, less shown.
 
-        Less than before is believed only if no task runs, and if it did not advance meanwhile; that it is nowhere, only if no
-        task moved or deleted it.
+        Less than before is believed only if no task runs, and if the repository did not advance meanwhile. That the repository is
+        nowhere is believed only if no task moved or deleted it.
         """
         known, lower, shown = self.checkpoint, checked.lower, checked.shown
         is_moved = checked.sought is not None and (self.work.is_running or self.disk.folder != checked.sought)
