@@ -8,6 +8,7 @@ import pytest
 import structlog
 
 from hgext.vcsreplicator.aggregator import recent_notices
+from hgext.vcsreplicator.aggregator.decisions import outgoing
 from hgext.vcsreplicator.aggregator.lasting import Lasting
 from hgext.vcsreplicator.aggregator.loading import GROUP
 from hgext.vcsreplicator.aggregator.recent_notices import LONGEST, RecentNotices
@@ -109,6 +110,15 @@ def test_a_notice_that_meets_the_loss_comes_after_those_lost(count: int) -> None
     here.session._watch.beat_due = float("inf")  # the transaction itself finds the loss
     here.step()
     assert list_seqs(here, chain) == [1, 2, 3, 4]
+
+
+def test_lost_notices_of_several_transactions_are_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Aggregator()
+    before = here.push_some(Chain("x"), Chain("y"))
+    monkeypatch.setattr(outgoing, "BATCH_BYTES", 2 * len(before[0].value or b""))
+    here.log.lose(NOTICES, 0, 5)
+    here.step()
+    assert list_values(here.log.records(NOTICES)) == list_values(before)
 
 
 def test_lost_notices_are_written_again_after_any_end_of_the_session() -> None:

@@ -26,15 +26,12 @@ class RecentNotices:
     """What the log must have at the end of `notices`; used by one session after the other."""
 
     def __init__(self, clock: Clock) -> None:
+        # The newest offset that is known to be in use, -1 if there is none: once records are lost, below those remembered.
+        self.newest = -1
         # Bytes of what is remembered, and the offset before which the topic must not end, by the last look.
         self._clock, self._size, self._due = clock, 0, 0
         # By value: the message, when it was written, and its offset; None if the outcome of its transaction is not known.
         self._written: dict[bytes, tuple[NewRecord, float, int | None]] = {}
-
-    @property
-    def newest(self) -> int:
-        """The newest offset that is known to be in use; -1 if there is none."""
-        return max([self._due - 1, *self._list_offsets()])
 
     def has_any(self) -> bool:
         return bool(self._written)
@@ -52,8 +49,10 @@ class RecentNotices:
     def end(self, messages: Sequence[NewRecord], places: Sequence[tuple[int, int]]) -> None:
         """Take the places of the messages of a transaction that is committed."""
         for message, (_, offset) in zip(messages, places, strict=True):
-            if message.topic == NOTICES and (value := message.value) in self._written:
-                self._written[value] = *self._written[value][:2], offset
+            if message.topic == NOTICES:
+                self.newest = offset
+                if (value := message.value) in self._written:
+                    self._written[value] = *self._written[value][:2], offset
 
     def note_end(self, end: int) -> None:
         """Raise Unavailable if the topic ends before what it had at the last look: a new session finds out what is lost.
@@ -62,7 +61,8 @@ class RecentNotices:
         """
         if end < self._due:
             raise Unavailable(f"topic {NOTICES}: lost its records from {end} on")
-        self._due = max(end, self.newest + 1)
+        self.newest = max(self.newest, end - 1)
+        self._due = self.newest + 1
         while self._written and next(iter(self._written.values()))[1] < self._clock.monotonic() - LONGEST:
             self._forget(next(iter(self._written)))
 
@@ -77,7 +77,8 @@ class RecentNotices:
         [beginning], [end] = log.beginnings(NOTICES).values(), log.ends(NOTICES).values()
         lost, found = list[tuple[Notice, NewRecord]](), dict[bytes | None, int]()
         if self._written:
-            start = min(max(min([self._due, *self._list_offsets()]), beginning), end)
+            offsets = [offset for _, _, offset in self._written.values() if offset is not None]
+            start = min(max(min([self._due, *offsets]), beginning), end)
             found = {record.value: record.offset for record in read_records(log, {(NOTICES, 0): start}, stop=stop)}
         for value, (message, at, offset) in list(self._written.items()):
             notice = from_json(Notice, value)
@@ -91,11 +92,8 @@ class RecentNotices:
         if lost and not found and not any(read_records(log, {(NOTICES, 0): beginning}, stop=stop)):
             logger.warning("topic notices is empty: no notice is written again", known=len(lost))
             self._written, self._size, lost = {}, 0, []
-        self._due = end
+        self.newest, self._due = end - 1, end
         return lost
-
-    def _list_offsets(self) -> list[int]:
-        return [offset for _, _, offset in self._written.values() if offset is not None]
 
     def _forget(self, value: bytes) -> None:
         if self._written.pop(value, None) is not None:
