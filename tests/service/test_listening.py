@@ -168,8 +168,9 @@ LARGE = 60 * 1024 * 1024
 
 
 @pytest.fixture
-def large() -> Iterator[int]:
-    """A server of two threads, whose answer at `/large` fits into no buffer."""
+def large(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A server of two threads, whose answer at `/large` fits into no buffer; it looks at its connections each second."""
+    monkeypatch.setattr(listening, "_LOOK_EVERY", 1)
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterator[bytes]:
         size = LARGE if environ["PATH_INFO"] == "/large" else 2
@@ -184,7 +185,7 @@ def large() -> Iterator[int]:
 
 
 def test_readers_that_stopped_reading_keep_no_one_out(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "_STALLED", 1)
+    monkeypatch.setattr(listening, "_STALLED", 2)
     with ExitStack() as open_connections:
         for _ in range(2):
             stalled = open_connections.enter_context(connect(large))
