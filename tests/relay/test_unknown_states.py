@@ -4,16 +4,19 @@
 import os
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.log import EVENTS, NewRecord, topics
+from hgext.vcsreplicator.log import EVENTS, STATE, NewRecord, topics
 from hgext.vcsreplicator.outbox.entry import before_first_event
 from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.relay import daemon
 from hgext.vcsreplicator.relay.settings import RelaySettings
 from hgext.vcsreplicator.words.clock import SystemClock
+from hgext.vcsreplicator.words.shape import to_json
+from testing.builders.aggregator.states import state_of
 from testing.builders.log.memorylog import MemoryLog, MemoryReader
 from testing.builders.master.outboxes import Folder, PlainPort, Transaction, following
 from testing.builders.master.pushing import short_folder
@@ -31,8 +34,12 @@ class CountingLog(MemoryLog):
         super().__init__()
         self.create(topics(partitions=PARTITIONS))
         self.readings: list[tuple[int, int]] = []
+        self.may_read = threading.Event()
+        self.may_read.set()
 
     def reader(self, positions: Mapping[tuple[str, int], int]) -> MemoryReader:
+        if any(topic == EVENTS for topic, _ in positions):
+            assert self.may_read.wait(60)
         self.readings += [(number, at) for (topic, number), at in positions.items() if topic == EVENTS]
         return super().reader(positions)
 
@@ -52,16 +59,22 @@ class Relay:
         roots = {str(self.root): ""}
         self._settings = RelaySettings(socket=f"{folder}/s", source="hg://master", roots=roots, scan=3600.0)
 
-    def start(self) -> None:
-        """Run a new relay until it knows that the log has everything."""
+    @contextmanager
+    def running(self) -> Iterator[daemon._Relay]:
+        """A new relay."""
         stop = threading.Event()
         relay = daemon._Relay(self._settings, self._log, PlainPort(), stop, SystemClock())
         try:
             relay.start()
-            eventually(lambda: all(self._is_done(relay, folder) for folder in self.boxes))
+            yield relay
         finally:
             stop.set()
             relay.close()
+
+    def start(self) -> None:
+        """Run a new relay until it knows that the log has everything."""
+        with self.running() as relay:
+            eventually(lambda: all(self._is_done(relay, folder) for folder in self.boxes))
 
     def _is_done(self, relay: daemon._Relay, folder: str) -> bool:
         sent = self.boxes[folder].sent()
@@ -92,6 +105,16 @@ def relay(log: CountingLog) -> Iterator[Relay]:
 def test_a_start_without_states_reads_each_partition_once(relay: Relay, log: CountingLog) -> None:
     relay.start()
     assert sorted(number for number, _ in log.readings) == list(range(PARTITIONS))
+
+
+def test_a_repository_with_a_state_waits_for_no_reading_of_others(relay: Relay, log: CountingLog) -> None:
+    folder, box = next(iter(relay.boxes.items()))
+    state = state_of(box.newest(), seq=9, event="of another master")
+    log.append([NewRecord(topic=STATE, key=state.repository, value=to_json(state))])
+    log.may_read.clear()
+    with relay.running():
+        eventually(lambda: box.fork() is not None, f"{folder} is forked")
+        log.may_read.set()
 
 
 def test_one_reading_finds_what_stands_in_the_place_of_lost_events(relay: Relay, log: CountingLog) -> None:

@@ -750,6 +750,29 @@ def test_what_no_memory_holds_is_named_and_tried_ever_less_often(jobs: Jobs) -> 
     assert task.not_before - jobs.clock.monotonic() > 60
 
 
+def test_a_repository_goes_on_after_another_ones_job_held_all_memory(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is none for the line about a failure either, nor for another thread."""
+
+    def fail(*_: object) -> NoReturn:
+        raise MemoryError
+
+    def start(*_: object) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    jobs.trouble = True
+    jobs.may_end.set()
+    with monkeypatch.context() as without:
+        without.setattr(relay_work, "explain", fail)
+        jobs.poke("a")
+        eventually(lambda: not jobs.work._tasks[str(jobs.root / "a")].running)
+        without.setattr(jobs.work._pool, "_adjust_thread_count", start)
+        jobs.poke("a", now=True)
+    jobs.trouble = False
+    eventually(lambda: not jobs.work._tasks)
+
+
 def test_no_job_begins_after_the_wish_to_stop(jobs: Jobs) -> None:
     jobs.stop.set()
     jobs.poke("b")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.words.memory import STACKS, read_memory
+from hgext.vcsreplicator.words.memory import STACK, STACKS, read_memory
 
 MACHINE = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -66,3 +66,15 @@ def test_a_verb_that_opens_repositories_of_accounts_is_bounded(verb: str) -> Non
 def test_a_limit_that_an_operator_set_stays() -> None:
     assert limit_of("relay", before=1 << 40) == 1 << 40
     assert limit_of("status") == resource.RLIM_INFINITY
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("limit", "expected"), [(None, read_memory() // 2 + STACKS + 100 * STACK), (1 << 40, 1 << 40)])
+def test_threads_raise_only_a_bound_of_our_own(limit: int | None, expected: int) -> None:
+    program = (
+        "import resource, sys\nfrom hgext.vcsreplicator.words.memory import *\n"
+        "limit = int(sys.argv[1])\nresource.setrlimit(resource.RLIMIT_DATA, (limit, -1)) if limit else bound_to_half()\n"
+        "allow_threads(100)\nprint(resource.getrlimit(resource.RLIMIT_DATA)[0])"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(limit or 0)], stdout=subprocess.PIPE, check=True)
+    assert int(done.stdout) == expected

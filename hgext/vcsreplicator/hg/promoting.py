@@ -82,10 +82,12 @@ def read_hgrc(folder: str) -> HandedHgrc | None:
 
 def roll_back_copy(repositories: MasterRepositories, folder: str) -> None:
     """Roll back an abandoned transaction of a mirror's repository, if there is one; raises Refused."""
-    if not os.path.lexists(os.path.join(folder, ".hg", "store", "journal")):
+    journal = os.path.join(folder, ".hg", "store", "journal")
+    if not os.path.lexists(journal):
         return
     try:
-        repositories.recover(folder)
+        if not repositories.recover(folder) and os.path.lexists(journal):
+            raise Refused(f"{folder}: an abandoned transaction cannot be rolled back: another process has locked it")
     except (error.Error, OSError) as problem:
         reason = text(stringutil.forcebytestr(problem)).strip()
         raise Refused(f"{folder}: an abandoned transaction cannot be rolled back: {reason}") from problem

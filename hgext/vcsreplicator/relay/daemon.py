@@ -29,6 +29,7 @@ from ..status.services import finding_of
 from ..status.wording import Severity
 from ..words.clock import DAY, Clock, SystemClock
 from ..words.errors import BadConfig, ReplicationError
+from ..words.memory import allow_threads
 from ..words.records import RELAY_KEY, ServiceTrouble
 from .admission import RelaySocket
 from .fork import StateWatch
@@ -96,6 +97,7 @@ def run(
     """Relay until `stop` is set; raise BadConfig for an unusable socket or disk."""
     for root in settings.roots:
         expect_exact_names(root, "relay.roots")
+    allow_threads(settings.workers)
     relay = _Relay(settings, log, port, stop, clock or SystemClock())
     try:
         relay.start()
@@ -305,16 +307,12 @@ class _Relay:
         self._report()
 
     def _confirm(self, folders: list[str]) -> None:
-        """Look for these repositories' newest events in the log, then add their jobs.
+        """Look for these repositories' newest events in the log, and add their jobs.
 
         It has a thread of its own, because the log may have much to read, and other repositories have events to send meanwhile.
         """
-        try:
-            self._watch.wait()
-            self._losses.confirm_all(folders, self._stop)
-        finally:
-            for folder in folders:
-                self._work.add(folder, Job.SEND)
+        self._watch.wait()
+        self._losses.confirm_all(folders, self._stop, lambda folder: self._work.add(folder, Job.SEND))
 
     def _report(self) -> None:
         """Report the troubles to monitoring and, if a report is due, to the log."""

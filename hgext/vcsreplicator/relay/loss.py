@@ -129,21 +129,23 @@ class LossWatch:
         if failure is not None:
             raise failure
 
-    def confirm_all(self, folders: Iterable[str], stop: threading.Event) -> None:
-        """Confirm the repositories whose newest sent event is seen in the log, by one reading of each partition.
+    def confirm_all(self, folders: Iterable[str], stop: threading.Event, start: Callable[[str], None]) -> None:
+        """Confirm repositories of which the aggregator has no state, by one reading of each partition.
 
-        Leaves the others, and those of a partition that cannot be read, to `check`, which reads for one repository alone.
+        `start` gets each folder for its jobs: at once if there is a state or the repository cannot be read, otherwise once its
+        partition is read, or cannot be.
         """
         eras, wanted = self.eras(), defaultdict[int, dict[int, tuple[str, str, SentMark]]](dict)
         for folder in folders:
+            if stop.is_set():
+                return
+            place = None
             with suppress(Exception):  # accounts may write there; its job reports it
-                box = outbox_of(folder)
-                sent, newest = box.sent(), box.newest()
-                if sent is None or newest is None or sent.partition is None or sent.offset is None:
-                    continue
-                is_seen = not eras[sent.partition] and has_seen(self._find_state(newest.repository), box, sent)
-                if not is_seen and folder not in self._previous:
-                    wanted[sent.partition][sent.offset] = folder, newest.repository, sent
+                place = self._find_unknown(folder)
+            if place is None or place[1].partition is None or place[1].offset is None:
+                start(folder)
+            else:
+                wanted[place[1].partition][place[1].offset] = folder, *place
         for partition, places in wanted.items():
             ids = {offset: sent.id for offset, (_, _, sent) in places.items()}
             found = set[str]()
@@ -152,6 +154,20 @@ class LossWatch:
             for folder, repository, sent in places.values():
                 if sent.id in found:
                     self.confirm(folder, repository, sent, eras)
+                start(folder)
+
+    def _find_unknown(self, folder: str) -> tuple[str, SentMark] | None:
+        """Return a repository's id and sent mark if the aggregator has no state of it."""
+        box = outbox_of(folder)
+        sent, newest = box.sent(), box.newest()
+        if (
+            sent is None
+            or newest is None
+            or folder in self._previous
+            or self._find_state(newest.repository) is not None
+        ):
+            return None
+        return newest.repository, sent
 
     def check(self, folder: str, box: Outbox) -> Confirmation | None:
         """Move the sent mark back if the log lost events.

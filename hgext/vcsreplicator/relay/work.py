@@ -182,14 +182,20 @@ class Work:
         WAITING.set(len(self._tasks))
         if not task.running and task.jobs and task.not_before <= self._clock.monotonic() and not self._stop.is_set():
             task.running = True
-            self._pool.submit(self._run_task, folder, task)
+            with suppress(
+                RuntimeError
+            ):  # no memory for one more thread: one of those that run takes the task from the queue
+                self._pool.submit(self._run_task, folder, task)
 
     def _run_task(self, folder: str, task: _RepositoryTask) -> None:
         with self._changed:
             jobs, task.jobs = task.jobs, set()
             before = task.obstacle
             self._set_obstacle(task, None)
-        outcomes = self._run_jobs(folder, task, jobs)
+        try:
+            outcomes = self._run_jobs(folder, task, jobs)
+        except MemoryError:  # a job of another thread holds all memory
+            outcomes = _JobOutcomes(jobs, obstacle=Obstacle.MEMORY)
         with self._changed:
             task.running = False
             task.jobs |= outcomes.retried

@@ -10,8 +10,9 @@ import os
 import resource
 from pathlib import Path, PurePath
 
-# Bytes allowed beyond the half for the stacks of threads: each counts with 8 MiB, of which it uses little.
-STACKS = 1 << 28
+# Bytes with which the stack of a thread counts, though it uses little of them; those allowed beyond the half.
+STACK = 1 << 23
+STACKS = 32 * STACK
 
 
 def bound(size: int) -> None:
@@ -28,6 +29,13 @@ def bound_to_half() -> None:
     """
     if resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY:
         bound(read_memory() // 2 + STACKS)
+
+
+def allow_threads(count: int) -> None:
+    """Add the stacks of so many threads to the bound that this module set."""
+    present, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    if present == read_memory() // 2 + STACKS:
+        bound(present + count * STACK)
 
 
 def read_memory(process: Path = Path("/proc/self/cgroup"), groups: Path = Path("/sys/fs/cgroup")) -> int:
