@@ -24,18 +24,25 @@ def read_message(
 ) -> tuple[RepositoryKey, HgPushMessage]:
     """Return the repository and the pushes of a message; raises MalformedEvent."""
     message = from_body(body)
-    source, url = headers.get("source"), headers.get("repository")
+    return read_repository(headers.get("source"), message.repository_id, headers.get("repository"), prefixes), message
+
+
+def read_repository(source: Any, number: int, url: Any, prefixes: tuple[str, ...]) -> RepositoryKey:
+    """Return the repository that a sender names.
+
+    Raises MalformedEvent unless its clone stays in the folder of clones and its URL begins with one of the prefixes.
+    """
     if not isinstance(source, str) or not isinstance(url, str):
-        raise MalformedEvent("headers: expected source and repository")
+        raise MalformedEvent("expected source and repository")
     try:
         check_source(source)
     except ValueError as error:
-        raise MalformedEvent(f"headers: {error}") from error
+        raise MalformedEvent(str(error)) from error
     is_plain = url.isascii() and url.isprintable() and " " not in url and len(url) <= LONGEST_URL
     if not url.startswith(prefixes) or not is_plain:
         expected = f"expected the beginning of one of work.repositories, and at most {LONGEST_URL} characters"
-        raise MalformedEvent(f"headers: repository {url[:200]!r}: {expected}")
-    return RepositoryKey(source=source, number=message.repository_id, url=url), message
+        raise MalformedEvent(f"repository {url[:200]!r}: {expected}")
+    return RepositoryKey(source=source, number=number, url=url)
 
 
 def headers_of(repository: RepositoryKey) -> dict[str, str]:

@@ -9,6 +9,7 @@ queue has the push. Work that was killed comes again, harmlessly. Celery's own `
 attempt cannot be sent.
 """
 
+import json
 import random
 import threading
 import time
@@ -23,17 +24,17 @@ import structlog
 from celery import bootsteps, signals
 from celery.exceptions import Reject
 
-from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
+from hgext.vcsreplicator.words.errors import BadConfig, MalformedEvent, Unavailable
 from hgext.vcsreplicator.words.shape import read
 
 from ...clients.amqp.connection import TolerantConnection, TolerantTransport
 from ...clients.amqp.consumer import body_of
 from ...clients.amqp.settings import check_credentials
-from ...messages.pushes import QueuedPush, to_body
+from ...messages.pushes import TYPE, HgPushMessage, QueuedPush, to_body
 from .clones import Clones
 from .commandserver import CommandServer
 from .database import RepositoryKey, WorkDatabase
-from .recording import describe_failure, headers_of, read_message, record_pushes
+from .recording import describe_failure, headers_of, read_message, read_repository, record_pushes
 from .settings import Migrate, WorkSettings
 
 # Messages whose tasks are being made.
@@ -86,30 +87,41 @@ def _add_task(app: Any, settings: WorkSettings) -> Any:
     @app.task(name="vcsreplicator.record_push", shared=False, acks_late=True, reject_on_worker_lost=True)  # type: ignore[untyped-decorator]
     def record_push(source: str, number: int, url: str, push: Mapping[str, Any], attempt: int = 0) -> None:
         """Record one push, as an example of a task; a repeat changes nothing."""
-        repository = RepositoryKey(source=source, number=number, url=url)
-        found = read(QueuedPush, push, "push")
+        body, headers = json.dumps([source, number, url, push, attempt], default=str), dict[str, str]()
 
         def try_again(count: int, delay: float) -> None:
             arguments = (source, number, url, push, count)
             record_push.apply_async(arguments, countdown=min(delay, LONGEST_DELAY))
 
         try:
+            repository, found = _read_task(source, number, url, push, attempt, settings.repositories)
+            body, headers = to_body(repository.number, [found]), headers_of(repository)
             recorder.record(repository, found)
         except Exception as error:
-            logger.warning("push not recorded", repository=url, reason=str(error)[:300])
+            logger.warning("push not recorded", repository=headers.get("repository"), reason=str(error)[:300])
             try:
                 if isinstance(error, Unavailable | BadConfig):  # no retry is used up
                     try_again(attempt, settings.retry.longest)
-                elif attempt < settings.max_hg_retries:
+                elif headers and attempt < settings.max_hg_retries:
                     try_again(attempt + 1, settings.retry.delay(attempt + 1, random.random()))
                 else:
-                    _keep_dead(app, settings, to_body(number, [found]), error, headers_of(repository))
+                    _keep_dead(app, settings, body, error, headers)
             except Exception as unsent:  # not confirmed: put this task back into its queue
                 logger.warning("not sent", reason=str(unsent)[:300])
                 time.sleep(BROKER_DELAY)
                 raise Reject(str(unsent), requeue=True) from unsent
 
     return record_push
+
+
+def _read_task(
+    source: Any, number: Any, url: Any, push: Any, attempt: Any, prefixes: tuple[str, ...]
+) -> tuple[RepositoryKey, QueuedPush]:
+    """Check the arguments of a task, which any sender of messages may have written; raises MalformedEvent."""
+    if type(attempt) is not int or attempt < 0:
+        raise MalformedEvent(f"attempt: expected a count, got {str(attempt)[:60]!r}")
+    message = read(HgPushMessage, {"type": TYPE, "repository_id": number, "pushes": [push]}, "task")
+    return read_repository(source, message.repository_id, url, prefixes), message.pushes[0]
 
 
 def _make_step(app: Any, settings: WorkSettings, record_push: Any) -> Any:

@@ -24,7 +24,7 @@ from notifier.services.work import clones, tasks
 from notifier.services.work.database import RepositoryKey, WorkDatabase
 from notifier.services.work.settings import WorkSettings
 from notifier.services.work.tasks import TaskRecorder
-from testing.builders.notifier.working import HgHost, HgQueueSender, recorded
+from testing.builders.notifier.working import HgHost, HgQueueSender, hg, recorded
 from testing.waiting import eventually
 from testing.warm import CLI, PROGRAM, warm_starts
 
@@ -223,6 +223,54 @@ def test_a_task_whose_clone_is_in_use_is_sent_again_without_a_retry(
     assert sent.payload[0] == ["poll", 1, "http://h/x", push, 3]
     due = datetime.fromisoformat(sent.headers["eta"]) - datetime.now(UTC)
     assert timedelta(0) < due <= timedelta(seconds=tasks.LONGEST_DELAY)
+
+
+A_PUSH = {"id": 1, "date": 1, "user": "dana", "changesets": ["a" * 40]}
+A_TASK = {"source": "poll", "number": 1, "url": "http://127.0.0.1:1/x", "push": A_PUSH}
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"source": "{}/precious", "number": 7},
+        {"url": "{}/private"},
+        {"number": "1/../../precious"},
+        {"number": 2**70},
+        {"push": {"id": 1}},
+        {"push": {**A_PUSH, "more": 2}},
+        {"push": {**A_PUSH, "user": "é" * 4_000_000}},
+        {"attempt": "0"},
+        {"attempt": -(10**9)},
+    ],
+    ids=["source", "url", "number", "large number", "push", "more", "large push", "attempt", "negative attempt"],
+)
+def test_a_task_that_no_message_made_becomes_a_dead_letter(
+    broker: HgQueueSender, tmp_path: Path, forged: dict[str, Any]
+) -> None:
+    """Whoever may write to `hg` on the default exchange may write tasks too."""
+    precious = tmp_path / "precious-7" / "a file"
+    precious.parent.mkdir()
+    precious.touch()
+    settings = WorkSettings(
+        url=broker.url,
+        repositories=("http://127.0.0.1:1/",),
+        clones=str(tmp_path / "clones"),
+        database_url=f"sqlite:///{tmp_path}/work.db",
+        max_hg_retries=0,
+    )
+    with closing(WorkDatabase(settings.database_url)) as database:
+        database.migrate()
+    hg("init", str(tmp_path / "private"))
+    before = sorted(tmp_path.rglob("*"))
+    made = {name: value.format(tmp_path) if isinstance(value, str) else value for name, value in forged.items()}
+    app = tasks.make_app(settings)
+    app.tasks["vcsreplicator.record_push"](**{**A_TASK, **made})
+    letter = broker.take("hg.dead")
+    signals.worker_process_shutdown.send(sender=None)
+    app.close()
+    assert letter is not None
+    assert letter.headers.keys() == {"error"}
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_tasks_are_confirmed() -> None:
