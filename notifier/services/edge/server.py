@@ -138,6 +138,7 @@ class EdgeConnection(HttpToolsProtocol):
             _ConnectionPhase.HEAD: settings.header_timeout,
             _ConnectionPhase.BODY: settings.body_timeout,
             _ConnectionPhase.ANSWER: ANSWER_TIMEOUT,
+            _ConnectionPhase.IDLE: settings.idle_timeout,
         }
         # Bytes of an unfinished head.
         self._head_bytes = 0
@@ -148,7 +149,7 @@ class EdgeConnection(HttpToolsProtocol):
         self._enter(_ConnectionPhase.HEAD)
 
     def close_if_slow(self, now: float) -> None:
-        """Close a connection too long in its phase; uvicorn closes idle ones.
+        """Close a connection too long in its phase.
 
         A client whose requests wait is not read, and cannot go on: it has the time for an answer.
         """
@@ -207,7 +208,7 @@ class EdgeConnection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
-        self._enter(_ConnectionPhase.ANSWER)
+        self._enter(_ConnectionPhase.IDLE if self.cycle.response_complete else _ConnectionPhase.ANSWER)
 
     def on_response_complete(self) -> None:
         has_next = bool(self.pipeline)
@@ -251,9 +252,12 @@ class EdgeConnection(HttpToolsProtocol):
         most = self._settings.max_connections
         if len(self.connections) + len(self.tasks) <= most:
             return False
-        # A connection in another phase has its request among the tasks.
-        before = sum(each._phase in (_ConnectionPhase.HEAD, _ConnectionPhase.IDLE) for each in self._list_connections())
-        return before + len(self.tasks) > most
+        return sum(each._has_no_task() for each in self._list_connections()) + len(self.tasks) > most
+
+    def _has_no_task(self) -> bool:
+        """Return whether no request is being answered; a body may come after its answer."""
+        is_before = self._phase in (_ConnectionPhase.HEAD, _ConnectionPhase.IDLE)
+        return is_before or self.cycle.response_complete
 
     def _list_connections(self) -> Iterator["EdgeConnection"]:
         return (each for each in self.connections if isinstance(each, EdgeConnection))

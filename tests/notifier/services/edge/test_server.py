@@ -164,6 +164,29 @@ def test_thousands_of_headers_are_refused_however_small_they_are(edge: Edge) -> 
     assert statuses(ask(edge.port, post(SOME, b"{}", "Connection: close", *headers[:200]))) == [200]
 
 
+@pytest.mark.parametrize("rest", [b"", b"{"], ids=["half a body", "a body"])
+def test_requests_answered_before_their_bodies_count_as_connections(tmp_path: Path, log: Log, rest: bytes) -> None:
+    head = b"GET /__lbheartbeat__ HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n"
+    with Edge(log, tmp_path, max_connections=10, idle_timeout=60.0) as edge, ExitStack() as open_connections:
+        clients = []
+        for _ in range(30):
+            clients.append(client := open_connections.enter_context(connect(edge.port)))
+            client.sendall(head)
+            assert statuses(client.recv(1000)) == [200]
+            client.sendall(rest)
+        eventually(lambda: sum(map(has_ended, clients)) >= 20, "the edge has closed all but the newest")
+        assert not has_ended(clients[-1])
+
+
+def test_an_answer_before_its_body_leaves_no_longer_time(impatient_edge: Edge) -> None:
+    """The idle time follows the body, not the time for an answer."""
+    with connect(impatient_edge.port) as client:
+        client.sendall(b"GET /__lbheartbeat__ HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n")
+        assert statuses(client.recv(1000)) == [200]
+        client.sendall(b"{")
+        assert read_all(client) == b""
+
+
 def test_a_request_that_waits_for_us_gives_way_to_no_other(tmp_path: Path, log: Log) -> None:
     with Edge(log, tmp_path, max_connections=10, log_timeout=60.0) as edge, ExitStack() as open_connections:
         with log_away(tmp_path):
