@@ -194,6 +194,33 @@ def test_many_forked_repositories_are_one_finding_that_names_some(installation: 
 
 
 @pytest.mark.parametrize(
+    ("topic", "key", "dead"),
+    [
+        (ACKS, "aggregator/x", "aggregator"),
+        (ACKS, "aggregator", "aggregator"),
+        (SERVICES, "aggregator", "aggregator"),
+        (ACKS, "destination lines", "destination lines"),
+        (SERVICES, "alpha", "alpha"),
+    ],
+)
+def test_a_writer_of_another_topic_gives_no_sign_of_life(
+    installation: Installation, topic: str, key: str, dead: str
+) -> None:
+    now = installation.clock.now()
+    installation.picture()
+    follower = Follower(installation.log)
+    seen = follower.update().seen(dead)
+    installation.clock.advance(100.0)
+    if topic == SERVICES:
+        installation.write(topic, key, ServiceReport(time=now, version="1"))
+    elif "/" in key:
+        installation.write(topic, key, replace(installation.chain.ack("aggregator", 3), repository="x"))
+    else:
+        installation.write(topic, key, MirrorHeartbeat(mirror=key, time=now, positions={}, version="1"))
+    assert follower.update().seen(dead) == seen > 0.0
+
+
+@pytest.mark.parametrize(
     "names", [{"repository": "../../other"}, {"path": "../other"}, {"repository": "e" * 32}], ids=["id", "path", "key"]
 )
 def test_a_state_whose_names_lead_elsewhere_is_no_repository(installation: Installation, names: dict[str, str]) -> None:

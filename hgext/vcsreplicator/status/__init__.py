@@ -101,10 +101,8 @@ class Picture:
                 self._note_change(record.topic, record.key)
             if record.topic == STATE:
                 self.moved[record.key] = record.time
-            if record.topic in (SERVICES, WATCHES):
-                self.heard[record.key] = record.offset, record.time
-            elif (record.topic == ACKS and record.value) or (record.topic == STATE and record.key == AGGREGATOR):
-                self.heard[record.key.partition("/")[0]] = record.offset, record.time
+            if (name := _find_sender(record)) is not None:
+                self.heard[name] = record.offset, record.time
         except MalformedEvent:
             return
 
@@ -327,6 +325,20 @@ class Picture:
     def expected(self) -> list[str]:
         """Return the names of the mirrors that should be alive: joining or active."""
         return sorted(mirror.name for mirror in self.roster.mirrors if mirror.state in ALIVE)
+
+
+def _find_sender(record: Record) -> str | None:
+    """Return the name of which the record is a sign of life, None if of none.
+
+    Nobody gives a sign in the place of another kind of service: keys of `services` have a space, and names of mirrors have none.
+    """
+    key = record.key or ""
+    if record.topic == STATE:
+        return key if key == AGGREGATOR else None
+    if record.topic in (SERVICES, WATCHES):
+        return key if " " in key else None
+    name = key.partition("/")[0]
+    return name if record.topic == ACKS and record.value and name != AGGREGATOR and " " not in name else None
 
 
 def count_unapplied(lags: MirrorLags) -> int:
