@@ -54,9 +54,9 @@ def test_of_two_promotions_at_the_same_instant_one_is_recorded(log: MemoryLog) -
     assert read_master(log) == BETA
 
 
-def send(log: Log) -> tuple[int, int]:
-    """An event of the new master."""
-    [place] = log.append([NewRecord(topic=EVENTS, key="a" * 32, value=b"", headers={wire.SOURCE: "hg://alpha"})])
+def send(log: Log, source: str = "hg://alpha") -> tuple[int, int]:
+    """An event, of the new master unless said otherwise."""
+    [place] = log.append([NewRecord(topic=EVENTS, key="a" * 32, value=b"", headers={wire.SOURCE: source})])
     return place
 
 
@@ -77,11 +77,24 @@ def test_an_event_that_the_new_master_sends_meanwhile_leaves_it_the_master(log: 
 def test_events_of_the_new_master_up_to_the_newest_of_the_old_one_are_no_obstacle(log: MemoryLog) -> None:
     """It was the master once before."""
     claim(log, ALPHA, None)
-    partition, offset = send(log)
-    take_back(log, "hg://old", {partition: offset + 7})  # the log has lost records since
+    send(log)
+    partition, offset = send(log, "hg://old")
+    take_back(
+        log, "hg://old", {partition: {offset, offset + 7}}
+    )  # the log has lost records since, or an account wrote it
     known = read_master(log)
     assert known is not None
     assert (known.source, known.replaces) == ("hg://old", ("hg://alpha",))
+
+
+@pytest.mark.parametrize("distance", [0, 10**15], ids=["of another master", "beyond the end"])
+def test_a_false_mark_of_an_account_hides_no_event_of_the_new_master(log: MemoryLog, distance: int) -> None:
+    claim(log, ALPHA, None)
+    true = send(log, "hg://old")
+    partition, offset = send(log)
+    with pytest.raises(Refused, match="hg://alpha is the master and has sent events"):
+        take_back(log, "hg://old", {partition: {true[1], offset + distance}})
+    assert read_master(log) == ALPHA
 
 
 def test_a_fork_of_a_promotion_that_a_restored_log_has_lost_stays() -> None:

@@ -134,15 +134,15 @@ def _take_back(relay: RelaySettings, log: Log, wait: float) -> int:
     known = read_master(log)
     others = frozenset[str]() if known is None else {known.source, *known.replaces} - {relay.source}
     boxes = {folder: outbox_of(folder) for root in relay.roots for folder in find_repositories(root)}
-    here, sent = dict[str, int](), dict[int, int]()
+    here, sent = dict[str, int](), dict[int, set[int]]()
     for box in boxes.values():
         with suppress(Exception):  # `check` names what is damaged
             if (newest := box.newest()) is not None:
-                here[newest.repository] = newest.seq
+                here[newest.repository] = min(newest.seq, here.get(newest.repository, newest.seq))
         with suppress(OSError):
             mark = box.sent()
             if mark is not None and mark.partition is not None and mark.offset is not None:
-                sent[mark.partition] = max(mark.offset, sent.get(mark.partition, -1))
+                sent.setdefault(mark.partition, set()).add(mark.offset)
     with closing(Follower(log)) as follower:
         now, picture = follower.present(), follower.picture
     problems = [

@@ -2,7 +2,7 @@
 """The record of the newest promotion, which fences the relays of former masters."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from ..log import EVENTS, SERVICES, Log, NewRecord
 from ..log.table import find_beginnings, read_records, read_table
 from ..outbox.file import FORMER, LEAVING, Fork
 from ..words import wire
-from ..words.errors import SHOWN, BadConfig, Fenced, Refused, visible
+from ..words.errors import SHOWN, BadConfig, Expired, Fenced, Refused, visible
 from ..words.records import MASTER_KEY, MasterRecord
 from ..words.shape import to_json, try_json
 
@@ -67,11 +67,12 @@ def claim(log: Log, wanted: MasterRecord, expected: MasterRecord | None) -> None
         raise Refused("another promotion runs at the same time: see who is master, then try again") from error
 
 
-def take_back(log: Log, source: str, sent: Mapping[int, int]) -> None:
+def take_back(log: Log, source: str, sent: Mapping[int, Collection[int]]) -> None:
     """Record that this master continues.
 
-    Its handover, and a promotion that replaced it, are void from now on. `sent` has, by partition, the offset of the newest event
-    that this master sent. Raises Refused if the new master has sent an event after it: then only the new master has everything.
+    Its handover, and a promotion that replaced it, are void from now on. `sent` has, by partition, offsets where this
+    master is said to have sent events; accounts may have written them, so each counts only if such an event is there. Raises
+    Refused if the new master has sent an event after the newest: then only the new master has everything.
     """
     known = read_master(log)
     former = frozenset[str]() if known is None else frozenset({*known.replaces, known.source}) - {source}
@@ -79,25 +80,37 @@ def take_back(log: Log, source: str, sent: Mapping[int, int]) -> None:
         source=source, mirror="" if known is None else known.mirror, replaces=tuple(sorted(former)), time=time.time()
     )
     new = None if known is None or known.source == source else known.source
-    _refuse_sent(log, new, sent)
+    _refuse_sent(log, new, source, sent)
     claim(log, wanted, known)
     try:
-        _refuse_sent(log, new, sent)  # it sends nothing more
+        _refuse_sent(log, new, source, sent)  # it sends nothing more
     except Refused:
         assert known is not None
         claim(log, replace(known, time=time.time()), wanted)
         raise
 
 
-def _refuse_sent(log: Log, source: str | None, sent: Mapping[int, int]) -> None:
-    """Raise Refused if a master has sent an event to the log behind these offsets."""
+def _refuse_sent(log: Log, source: str | None, own: str, sent: Mapping[int, Collection[int]]) -> None:
+    """Raise Refused if a master has sent an event to the log behind the newest of these where `own` sent one."""
     if source is None:
         return
     ends, places = log.ends(EVENTS), find_beginnings(log, EVENTS)
-    for topic, number in places:  # a log that lost records ends before what was sent
-        places[topic, number] = min(max(places[topic, number], sent.get(number, -1) + 1), ends[number])
+    for (topic, number), beginning in list(places.items()):
+        said = sorted((at for at in sent.get(number, ()) if beginning <= at < ends[number]), reverse=True)
+        newest = next((at for at in said if _has_event(log, number, at, own)), beginning - 1)
+        places[topic, number] = newest + 1
     for record in read_records(log, places):
         if record.headers.get(wire.SOURCE) == source:
             raise Refused(
                 f"{source} is the master and has sent events: hand it over (vcsreplicator handover), and promote a mirror of it"
             )
+
+
+def _has_event(log: Log, partition: int, offset: int, source: str) -> bool:
+    """Return whether an event of this source is at the offset, as far as the log shows it within 5 seconds."""
+    try:
+        with closing(log.reader({(EVENTS, partition): offset})) as reader:
+            found = reader.poll(5.0, limit=1)
+    except Expired:
+        return False
+    return any(record.offset == offset and record.headers.get(wire.SOURCE) == source for record in found)
