@@ -2,6 +2,7 @@
 """A running master hands over what the log has of it, and may go on until the new master sends."""
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -171,6 +172,23 @@ def test_what_a_false_promotion_left_is_cleared_once_the_master_is_taken_back(it
     with running_relay(master.settings(), it.log):
         master.commit("one", "second")  # the first may have been kept, until the relay read of the promotion
         assert RECORDED in master.push("one")
+
+
+@pytest.mark.parametrize("name", ["a", "z"])
+def test_of_two_folders_with_one_id_the_older_decides(it: Installation, name: str) -> None:
+    """Either may be an account's, whichever is found last."""
+    with running_relay(it.master.settings(), it.log):
+        it.master.create("one")
+    older = it.master.outbox("one").newest()
+    assert older is not None
+    shutil.copytree(it.master.root / "one", it.master.root / name)
+    it.master.commit("one", "more")
+    assert UNRELAYED in it.master.push("one")
+    state = replace(state_of(older), seq=older.seq + 1, source="hg://beta")
+    it.log.append([NewRecord(topic=STATE, key=state.repository, value=to_json(state))])
+    it.promote_another(replace(PROMOTED, replaces=("hg://beta", "hg://master")))
+    with pytest.raises(Refused, match="one: event 1 is here, and hg://beta sent event 2 of it"):
+        it.hand_over("--undo")
 
 
 def test_a_master_is_not_taken_back_after_an_event_of_the_new_one(it: Installation) -> None:
