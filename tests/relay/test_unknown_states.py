@@ -2,6 +2,7 @@
 """A relay starts and the aggregator's states tell nothing: it looks for the newest event of each repository in one reading."""
 
 import os
+import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -115,6 +116,15 @@ def test_a_repository_with_a_state_waits_for_no_reading_of_others(relay: Relay, 
     with relay.running():
         eventually(lambda: box.fork() is not None, f"{folder} is forked")
         log.may_read.set()
+
+
+def test_a_copy_with_the_same_mark_is_looked_at_too(relay: Relay) -> None:
+    """Whether the log has one event of two folders, a reading of the log cannot say."""
+    original = next(iter(relay.boxes))
+    copy = str(relay.root / "copy")
+    shutil.copytree(original, copy)
+    relay.boxes[copy] = Outbox(Folder(f"{copy}/.hg/store"))
+    relay.start()
 
 
 def test_one_reading_finds_what_stands_in_the_place_of_lost_events(relay: Relay, log: CountingLog) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from hgext.vcsreplicator.log import ACKS, ROSTER, SERVICES, STATE
 from hgext.vcsreplicator.status.findings import findings
+from hgext.vcsreplicator.status.mirrors import find_detached
 from hgext.vcsreplicator.status.services import Expectations
 from hgext.vcsreplicator.status.summary import make_summary
 from hgext.vcsreplicator.status.wording import Finding, Severity, describe_round
@@ -92,6 +93,8 @@ def test_many_repositories_detached_for_one_reason_are_one_finding() -> None:
         r"2023-11-14 22:06:41 UTC\): no room; make room on the disk of that mirror, then: vcsreplicator heal alpha",
         many,
     )
+    about = {each.repository for each in find_detached(installation.picture(after=60.0), installation.clock.now())}
+    assert about == {installation.chain.repository, None}, "only the page of a repository detached alone shows it"
 
 
 def test_a_detached_repository_without_a_note_has_no_empty_place_for_it() -> None:

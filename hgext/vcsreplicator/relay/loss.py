@@ -144,6 +144,8 @@ class LossWatch:
                 place = self._find_unknown(folder)
             if place is None or place[1].partition is None or place[1].offset is None:
                 start(folder)
+            elif place[1].offset in wanted[place[1].partition]:
+                start(folder)  # a copy, which has the same mark
             else:
                 wanted[place[1].partition][place[1].offset] = folder, *place
         for partition, places in wanted.items():

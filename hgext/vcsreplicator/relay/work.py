@@ -182,9 +182,8 @@ class Work:
         WAITING.set(len(self._tasks))
         if not task.running and task.jobs and task.not_before <= self._clock.monotonic() and not self._stop.is_set():
             task.running = True
-            with suppress(
-                RuntimeError
-            ):  # no memory for one more thread: one of those that run takes the task from the queue
+            # Without memory for one more thread, a running thread takes the task from the queue.
+            with suppress(RuntimeError):
                 self._pool.submit(self._run_task, folder, task)
 
     def _run_task(self, folder: str, task: _RepositoryTask) -> None:

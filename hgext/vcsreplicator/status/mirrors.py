@@ -183,8 +183,14 @@ def _describe_detachment(picture: Picture, acks: Sequence[Ack], now: float) -> F
     if first.detached == Reason.DISK and any(sign in (first.note or "") for sign in _FORBIDDEN):
         step = GIVE_BACK
     command = shlex.join(["vcsreplicator", "heal", first.mirror, *(paths if len(acks) == 1 else ())])
-    about = {"mirror": first.mirror, "repository": first.repository}
-    return Finding(level=Severity.WARNING, text=f"{text}; {step}: {command}", command=command, entry=REASONS, **about)
+    return Finding(
+        level=Severity.WARNING,
+        text=f"{text}; {step}: {command}",
+        command=command,
+        entry=REASONS,
+        mirror=first.mirror,
+        repository=first.repository if len(acks) == 1 else None,
+    )
 
 
 def describe_detached(picture: Picture, ack: Ack, now: float, whose: str = "") -> str:

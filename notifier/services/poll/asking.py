@@ -29,6 +29,9 @@ REST = Backoff(first=1.0, longest=300.0)
 # The longest rest that a host may ask for, in seconds.
 LONGEST = 3600.0
 
+# Bytes from which on one answer is read at a time: a hostile one takes forty times its size in memory.
+LARGE = 1 << 20
+
 # Statuses after which the host itself is left alone for a while.
 _HOST_TROUBLE = {429, 500, 502, 503, 504}
 
@@ -90,7 +93,7 @@ class Asker:
     """Asks hosts over connections that are kept."""
 
     def __init__(self, settings: PollSettings, clock: Clock) -> None:
-        self._timeout, self._clock = settings.timeout, clock
+        self._timeout, self._clock, self._large = settings.timeout, clock, asyncio.Semaphore(1)
         self._client = httpx.AsyncClient(
             verify=trusting(settings.hosts_ca_file),
             timeout=settings.timeout,
@@ -116,7 +119,8 @@ class Asker:
         except httpx.HTTPError as error:
             raise HostUnavailable(f"{url}: {str(error) or type(error).__name__}") from error
         # Seconds for one of LARGEST bytes, while other hosts are answered.
-        answer = await asyncio.to_thread(read_answer, text, url)
+        async with self._large if len(text) >= LARGE else contextlib.nullcontext():
+            answer = await asyncio.to_thread(read_answer, text, url)
         return Asked(answer=answer, etag=_find_etag(response), link=_find_link(url, response))
 
     async def close(self) -> None:

@@ -30,7 +30,7 @@ VALUE_KEPT = 64 * 1024
 class Outgoing:
     """The messages of the next transaction, in this order, and its group positions.
 
-    `positions` has those that moved. They alone are not worth a transaction, and most transactions store none, which on Kafka
+    `positions` has the moved positions. They alone are not worth a transaction, and most transactions store none, which on Kafka
     costs half as much. `releases` and `errors` count decisions, `announced` are the notices. `keeps_values` is False if `errors`
     takes no larger records.
     """

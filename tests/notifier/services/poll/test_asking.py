@@ -4,6 +4,7 @@
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -34,6 +35,8 @@ class Hostile(BaseHTTPRequestHandler):
             return
         self.send_response(200)
         self.end_headers()
+        if self.path == "/large":
+            self.wfile.write(b" " * asking.LARGE)
         with contextlib.suppress(OSError):
             while self.path == "/endless":
                 self.wfile.write(bytes(1 << 20))
@@ -54,13 +57,13 @@ def hostile() -> Iterator[Any]:
         thread.join()
 
 
-def ask(server: Any, path: str) -> None:
+def ask(server: Any, path: str, *, times: int = 1) -> None:
     url = f"http://127.0.0.1:{server.server_address[1]}{path}"
 
     async def ask() -> None:
         asker = Asker(PollSettings(url="amqp://h", repositories=(url,)), SystemClock())
         try:
-            await asker.ask(url, None)
+            await asyncio.gather(*(asker.ask(url, None) for _ in range(times)))
         finally:
             await asker.close()
 
@@ -83,6 +86,20 @@ def test_a_large_answer_is_read_beside_the_loop(hostile: Any, monkeypatch: pytes
     monkeypatch.setattr(asking, "read_answer", read)
     ask(hostile, "/short")
     assert threads != [threading.main_thread()]
+
+
+def test_large_answers_are_read_one_at_a_time(hostile: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may take forty times its size in memory, and a host sends several."""
+    at_work = threading.Lock()
+
+    def read(text: bytes, where: str) -> PushesAnswer:
+        assert at_work.acquire(blocking=False), "another one is read"
+        time.sleep(0.1)
+        at_work.release()
+        return PushesAnswer(last=len(text), pushes=())
+
+    monkeypatch.setattr(asking, "read_answer", read)
+    ask(hostile, "/large", times=3)
 
 
 def test_redirect_is_not_followed(hostile: Any) -> None:
