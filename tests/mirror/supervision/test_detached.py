@@ -72,6 +72,7 @@ def test_a_complete_repository_rejoins_at_the_position_of_the_stream(
     assert bench.notes.detached() == []
 
 
+@pytest.mark.usefixtures("played_readers")
 def test_a_reader_reads_on_once_most_of_what_it_brought_is_applied(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
