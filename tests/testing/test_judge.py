@@ -2,6 +2,7 @@
 """The judge of fault campaigns finds each kind of violation, in histories that observers could have written."""
 
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,7 @@ VIOLATIONS: dict[str, list[Seen]] = {
     "silent: check says OK at 90.0": [*without(8), checked(75.0, "waits until 80"), checked(90.0)],
     "alarm: check says at 201.0: beta is silent": [*without(10), checked(200.0, "beta is silent")],
     "late: relay-killed, healed at 12.0: lines took 23.0 s": [*without(8), delivered(2, 35.0)],
+    "stuck: head-2, pushed at 14.0, reached lines at 76.0": [*without(8), struck(20.0, 50.0), delivered(2, 76.0)],
     "trouble: relay at 9.0: ended with 78": [
         *WELL,
         Seen(kind="trouble", who="relay", begin=9.0, end=9.0, what={"text": "ended with 78"}),
@@ -117,10 +119,16 @@ EXCUSED: dict[str, list[Seen]] = {
     ],
     "a wait that ends when another begins": [
         *without(5, 8),
-        struck(10.0, 12.0, within=100.0),
+        struck(10.0, 60.0, within=100.0),
         checked(74.0, "waits until 77"),
         checked(78.0),
         delivered(2, 80.0),
+    ],
+    "a push that waits while faults last": [
+        *without(5, 8),
+        *(struck(at, at + 20.0, within=30.0) for at in (10.0, 20.0, 32.0)),
+        checked(40.0, "lines waits"),
+        delivered(2, 45.0),
     ],
     "a push that waits when the history is cut": [*without(8, 10, 11), checked(16.0, "beta is silent")],
     "a fault that another one follows at once": [*without(8), struck(16.0, 30.0, within=20.0), delivered(2, 35.0)],
@@ -151,10 +159,26 @@ def test_a_recovery_is_counted_from_the_end_of_the_fault() -> None:
 def test_the_same_seed_draws_the_same_schedule() -> None:
     def first(seed: int) -> list[Any]:
         schedule = draw(Plan(seed=seed))
-        return [(fault.id, chance.random()) for fault, chance in (next(schedule) for _ in range(2 * len(FAULTS)))]
+        times = [next(schedule) for _ in range(2 * len(FAULTS))]
+        return [(fault.id, chance.random()) for [fault], chance in times]
 
     assert first(7) == first(7) != first(8)
     assert {name for name, _ in first(7)[: len(FAULTS)]} == {fault.id for fault in FAULTS}
+
+
+def test_faults_that_strike_together_touch_different_parts() -> None:
+    schedule = draw(Plan(seed=7, together=6))
+    times = [next(schedule)[0] for _ in range(60)]
+    drawn = [fault.id for faults in times for fault in faults]
+    assert set(drawn[: len(FAULTS)]) == {fault.id for fault in FAULTS}
+    assert max(len(faults) for faults in times) == 6
+    for faults in times:
+        assert not any(one.meets(other) for one, other in combinations(faults, 2)), faults
+
+
+def test_faults_that_strike_together_share_one_recovery() -> None:
+    both = [*WELL[:5], WELL[5], replace(WELL[5], who="log-killed"), *WELL[6:]]
+    assert [each.seconds for each in find_recoveries(both)] == 2 * [{"hooks": 3.0, "lines": 3.0}]
 
 
 def test_the_table_replaces_only_what_is_between_its_markers(tmp_path: Path) -> None:

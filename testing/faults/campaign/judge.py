@@ -10,6 +10,7 @@
 - silent: `check` said OK while an accepted push was undelivered for over a minute, and had named nothing just before;
 - alarm: `check` reported something though all was healed and delivered for over a minute;
 - late: after a fault was healed, a destination got no push that began then within the fault's bound;
+- stuck: a push waited for a destination for over half a minute in which no fault lasted, though other pushes may have passed it;
 - trouble: what an observer writes down because it must not be.
 
 An observation that took time counts only if no moment in it would excuse what was seen. The campaign `ended` when all was healed
@@ -31,6 +32,8 @@ UNNAMED = 60.0
 RENAMED = 10.0
 # Seconds after a fault in which what was unconfirmed may come again: `takeover-after`, and the longest delay of a retry.
 REPEATED = 30.0
+# Seconds for which a push may wait while no fault lasts: the longest recovery that the table allows, whichever faults came before.
+STUCK = 30.0
 # Seconds that a push may wait at the end of a history that was cut short: the longest fault, and the longest recovery.
 CUT = 120.0
 
@@ -56,7 +59,7 @@ class Recovery:
 def judge(seen: Sequence[Seen]) -> list[str]:
     """Return a line for each violation of a history."""
     found = [*_judge_messages(seen), *_judge_acts(seen), *_judge_repeats(seen), *_judge_looks(seen)]
-    found += _judge_checks(seen)
+    found += [*_judge_checks(seen), *_judge_waits(seen)]
     found += [
         f"late: {each.fault.who}, healed at {each.fault.end:.1f}: {name} took {_tell(seconds)}, not {_within(each):.0f} s"
         for each in find_recoveries(seen)
@@ -76,8 +79,8 @@ def find_recoveries(seen: Sequence[Seen]) -> list[Recovery]:
     strikes = sorted(of_kind(seen, "struck"), key=lambda each: each.begin)
     repeats = list_repeats(seen)
     found = []
-    for strike, follower in zip(strikes, [*strikes[1:], None], strict=True):
-        until = follower.begin if follower else float("inf")
+    for strike in strikes:
+        until = min((each.begin for each in strikes if each.begin > strike.end), default=float("inf"))
         again = sum(strike.begin <= each.end < until for each in repeats)
         found.append(Recovery(fault=strike, seconds=measure_recovery(seen, strike, until), repeats=again))
     return found
@@ -173,15 +176,33 @@ def _judge_looks(seen: Sequence[Seen]) -> list[str]:
     ]
 
 
-def _judge_checks(seen: Sequence[Seen]) -> list[str]:
+def _judge_waits(seen: Sequence[Seen]) -> list[str]:
+    strikes = sorted((each.begin, each.end) for each in of_kind(seen, "struck"))
+    found = []
+    for since, until, name, head in _waits(seen):
+        lasted, covered = 0.0, since
+        for begin, end in strikes:
+            lasted += max(0.0, min(until, end) - max(covered, begin))
+            covered = max(covered, end)
+        if STUCK < until - since - lasted < float("inf"):
+            found.append(f"stuck: {head}, pushed at {since:.1f}, reached {name} at {until:.1f}")
+    return found
+
+
+def _waits(seen: Sequence[Seen]) -> list[tuple[float, float, str, str]]:
+    """From when to when each push waited for each destination, infinite if it never came, and its head."""
     delivered = {
         (each.who, head): each.end for each in reversed(of_kind(seen, "delivered")) for head in each.what["heads"]
     }
-    waits = [
+    return [
         (each.end, delivered.get((name, each.what["head"]), float("inf")), name, each.what["head"])
         for each in of_kind(seen, "pushed")
         for name in _destinations(seen)
     ]
+
+
+def _judge_checks(seen: Sequence[Seen]) -> list[str]:
+    waits = _waits(seen)
     found = []
     named = float("-inf")
     for check in of_kind(seen, "checked"):

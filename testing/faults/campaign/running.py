@@ -6,7 +6,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,8 +30,8 @@ SETTLE, ASKED_ON = 180.0, 75.0
 class Plan:
     """What to do: the seed decides in which order `faults` strike, for `seconds` and until there were so many `strikes`.
 
-    Each strikes once before any strikes again. Between two are up to `pause` seconds, by chance. An installation that `is_whole`
-    recovers from each before the next. All faults need the same number of brokers.
+    Each strikes once before any strikes again, as many `together` as touch different parts. Between two times are up to `pause`
+    seconds, by chance. An installation that `is_whole` recovers before the next. All faults need the same number of brokers.
     """
 
     seed: int
@@ -39,15 +39,22 @@ class Plan:
     seconds: float = 0.0
     strikes: int = 0
     pause: float = 2.0
+    together: int = 1
     is_whole: bool = True
 
 
-def draw(plan: Plan) -> Iterator[tuple[Fault, random.Random]]:
-    """Yield the schedule, endless: each fault with the chance that decides all else about it."""
+def draw(plan: Plan) -> Iterator[tuple[list[Fault], random.Random]]:
+    """Yield the schedule, endless: the faults of each time, with the chance that decides all else about them."""
     chance, number = random.Random(plan.seed), 0
     while True:
-        for fault in chance.sample(plan.faults, len(plan.faults)):
-            yield fault, random.Random(f"{plan.seed}-{number}")
+        waiting = chance.sample(plan.faults, len(plan.faults))
+        while waiting:
+            now = [waiting[0]]
+            for fault in waiting[1:]:
+                if len(now) < plan.together and not any(fault.meets(other) for other in now):
+                    now.append(fault)
+            waiting = [fault for fault in waiting if fault not in now]
+            yield now, random.Random(f"{plan.seed}-{number}")
             number += 1
 
 
@@ -97,35 +104,53 @@ def _pushing(site: Site, names: list[str], seed: int) -> Iterator[None]:
 def _strike_each(site: Site, plan: Plan) -> None:
     """In the main thread: the kernel ends what a thread started when that thread ends."""
     eventually(lambda: site.load.accepted or site.load.failed, "the first push", timeout=SETTLE)
-    began = time.monotonic()
-    for count, (fault, chance) in enumerate(draw(plan)):
+    began, count = time.monotonic(), 0
+    for faults, chance in draw(plan):
         if count >= plan.strikes and time.monotonic() - began >= plan.seconds:
             return
         site.random = chance
         time.sleep(chance.uniform(0, plan.pause))
-        _strike(site, fault)
+        _strike(site, faults)
+        count += len(faults)
         if plan.is_whole:
-            _wait_recovered(site, fault)
+            _wait_recovered(site)
         site.spared.clear()
 
 
-def _strike(site: Site, fault: Fault) -> None:
-    site.spared.update(fault.spares)
+def _strike(site: Site, faults: Sequence[Fault]) -> None:
+    """Strike at once, and heal each after its own time; all count as healed when the last one is."""
+    site.spared.update(*(fault.spares for fault in faults))
     begin = site.history.clock()
+    with ExitStack() as lasting:
+        healing = list[tuple[float, Fault, ExitStack]]()
+        for fault in faults:
+            each = lasting.enter_context(ExitStack())
+            with _noting_trouble(site, fault):
+                each.enter_context(fault.strike(site))
+            healing.append((site.history.clock() + (fault.hold if site.is_whole else 0.0), fault, each))
+        for due, fault, each in sorted(healing, key=lambda known: known[0]):
+            time.sleep(max(0.0, due - site.history.clock()))
+            with _noting_trouble(site, fault):
+                each.close()
+    site.revive()
+    within = max(fault.within for fault in faults) if site.is_whole else SETTLE
+    end = site.history.clock()
+    for fault in faults:
+        site.history.add("struck", fault.id, begin=begin, end=end, within=within, spares=fault.spares)
+
+
+@contextmanager
+def _noting_trouble(site: Site, fault: Fault) -> Iterator[None]:
     try:
-        with fault.strike(site):
-            time.sleep(fault.hold if site.is_whole else 0.0)
+        yield
     except Exception:
         site.history.add("trouble", fault.id, text=traceback.format_exc())
-    site.revive()
-    within = fault.within if site.is_whole else SETTLE
-    site.history.add("struck", fault.id, begin=begin, within=within, spares=fault.spares)
 
 
-def _wait_recovered(site: Site, fault: Fault) -> None:
-    """Wait until each destination has a push that began after the fault; not for ever."""
+def _wait_recovered(site: Site) -> None:
+    """Wait until each destination has a push that began after the last fault; not for ever."""
     strike = of_kind(site.history.seen, "struck")[-1]
-    end = time.monotonic() + 1.5 * fault.within
+    end = time.monotonic() + 1.5 * strike.what["within"]
     while time.monotonic() < end:
         seconds = measure_recovery(site.history.seen, strike, float("inf"))
         if seconds and all(each is not None and each != float("inf") for each in seconds.values()):

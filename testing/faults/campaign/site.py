@@ -105,9 +105,9 @@ class Site:
     def clock(self, role: str) -> Path:
         return self.folder / "clocks" / role
 
-    def revive(self) -> None:
-        """Start what has ended, as systemd would; write down what no fault ended."""
-        for role in self.cluster.roles:
+    def revive(self, *roles: str) -> None:
+        """Start which of these, or of all, has ended, as systemd would; write down what no fault ended."""
+        for role in roles or self.cluster.roles:
             if self.cluster.running(role):
                 continue
             code, pid = self.cluster.exit_code(role), self.cluster.pid(role)

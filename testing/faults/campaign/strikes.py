@@ -37,9 +37,9 @@ def killed(*services: str) -> Strike:
 
     @contextmanager
     def strike(site: Site) -> Iterator[None]:
-        site.cluster.kill(*(site.pick(service) for service in services))
+        site.cluster.kill(*(roles := [site.pick(service) for service in services]))
         yield
-        site.revive()
+        site.revive(*roles)
 
     return strike
 
@@ -49,9 +49,9 @@ def all_killed(service: str) -> Strike:
 
     @contextmanager
     def strike(site: Site) -> Iterator[None]:
-        site.cluster.kill(*(site.roles(service) if service else site.cluster.roles))
+        site.cluster.kill(*(roles := site.roles(service) if service else list(site.cluster.roles)))
         yield
-        site.revive()
+        site.revive(*roles)
 
     return strike
 
@@ -64,7 +64,7 @@ def terminated(service: str) -> Strike:
         site.signal(role := site.pick(service), signal.SIGTERM)
         eventually(lambda: not site.cluster.running(role), f"{role} ends")
         yield
-        site.revive()
+        site.revive(role)
 
     return strike
 
@@ -91,7 +91,7 @@ def emptied(service: str) -> Strike:
             if path.suffix != ".toml":
                 path.unlink()
         yield
-        site.revive()
+        site.revive(role)
 
     return strike
 
@@ -455,4 +455,4 @@ def notes_removed(site: Site) -> Iterator[None]:
     site.cluster.kill("mirror-beta")
     shutil.rmtree(site.root("beta") / "~vcsreplicator", ignore_errors=True)
     yield
-    site.revive()
+    site.revive("mirror-beta")

@@ -18,6 +18,8 @@ SOON, KAFKA, HEALS = 10.0, 20.0, 30.0
 # Seconds for which a process is stopped, longer than `takeover-after`; a clock is wrong; a receiver is in trouble.
 STOPPED, WRONG, TROUBLED = 40.0, 15.0, 15.0
 HOUR = 3600.0
+# Parts that faults touch whose ids begin otherwise: `PUSHES` is what must work for a process of a push to be found.
+MIRROR, AGGREGATOR, PUSHES = frozenset({"mirror"}), frozenset({"aggregator"}), frozenset({"web", "master", "serve"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +27,8 @@ class Fault:
     """A row of the table. It lasts `hold` seconds, and is over by `within` seconds after its end.
 
     Of the mirrors that it `spares` nothing is promised meanwhile. A fault that `is_plain` needs no brokers and receivers; any
-    other fault needs `brokers` brokers of Kafka.
+    other fault needs `brokers` brokers of Kafka. It `touches` the part that its id begins with, unless said otherwise; a fault
+    that `is_alone` needs all other parts.
     """
 
     id: str
@@ -37,6 +40,16 @@ class Fault:
     spares: tuple[str, ...] = ()
     is_plain: bool = False
     brokers: int = 1
+    touches: frozenset[str] = frozenset()
+    is_alone: bool = False
+
+    def meets(self, other: "Fault") -> bool:
+        """Return whether the two must not strike at once."""
+        return self.is_alone or other.is_alone or not self._parts.isdisjoint(other._parts)
+
+    @property
+    def _parts(self) -> frozenset[str]:
+        return self.touches or frozenset({self.id.partition("-")[0]})
 
 
 OUTBOX = "pushes are accepted and wait in the outbox"
@@ -100,6 +113,7 @@ PROCESSES = (
         promised="the mirror starts another",
         strike=strikes.worker(signal.SIGKILL),
         is_plain=True,
+        touches=MIRROR,
     ),
     Fault(
         id="worker-stopped",
@@ -108,6 +122,7 @@ PROCESSES = (
         strike=strikes.worker(signal.SIGSTOP),
         hold=STOPPED,
         within=HEALS,
+        touches=MIRROR,
     ),
     Fault(
         id="serve-killed",
@@ -115,6 +130,7 @@ PROCESSES = (
         promised=WHOLE,
         strike=strikes.serving_killed,
         is_plain=True,
+        touches=PUSHES,
     ),
     Fault(
         id="developer-killed",
@@ -122,6 +138,7 @@ PROCESSES = (
         promised=WHOLE,
         strike=strikes.developer_killed,
         is_plain=True,
+        touches=PUSHES,
     ),
     Fault(
         id="aggregators-killed",
@@ -129,6 +146,7 @@ PROCESSES = (
         promised=WAITS,
         strike=strikes.all_killed("aggregator"),
         hold=10.0,
+        touches=AGGREGATOR,
     ),
     Fault(
         id="notifiers-killed",
@@ -136,6 +154,7 @@ PROCESSES = (
         promised="messages wait",
         strike=strikes.all_killed("notifier"),
         hold=10.0,
+        touches=frozenset({"notifier"}),
     ),
     Fault(
         id="mirrors-killed",
@@ -143,12 +162,14 @@ PROCESSES = (
         promised=WAITS,
         strike=strikes.all_killed("mirror"),
         hold=10.0,
+        touches=MIRROR,
     ),
     Fault(
         id="two-killed",
         does="relay and aggregator: `kill -9`",
         promised=OUTBOX,
         strike=strikes.killed("relay", "aggregator"),
+        touches=AGGREGATOR | {"relay"},
     ),
     Fault(
         id="all-killed",
@@ -157,6 +178,7 @@ PROCESSES = (
         strike=strikes.all_killed(""),
         within=KAFKA,
         spares=("alpha", "beta"),
+        is_alone=True,
     ),
     Fault(
         id="aggregator-lost",
@@ -213,6 +235,7 @@ LOG = (
         promised="it reads the log again, and applies nothing twice",
         strike=strikes.positions_back("mirror-alpha", "mirror-alpha", EVENTS),
         within=HEALS,
+        is_alone=True,
     ),
     Fault(
         id="aggregator-positions-back",
@@ -220,6 +243,7 @@ LOG = (
         promised="they read the log again, and announce nothing twice",
         strike=strikes.positions_back("aggregator", "aggregator", EVENTS, ACKS, ROSTER_REQUESTS),
         within=HEALS,
+        is_alone=True,
     ),
 )
 RECEIVERS = (
@@ -262,6 +286,7 @@ RECEIVERS = (
         promised="that queue has a gap, the others have all",
         strike=strikes.queue_full,
         hold=TROUBLED,
+        touches=frozenset({"rabbitmq"}),
     ),
     Fault(
         id="webhook-500",
@@ -339,6 +364,7 @@ RECEIVERS = (
         promised="the subscription is paused until an operator resumes it",
         strike=strikes.endpoint_gone,
         hold=TROUBLED,
+        is_alone=True,
     ),
     Fault(
         id="sns-throttled",
@@ -367,6 +393,7 @@ RECEIVERS = (
         promised=ALONE,
         strike=strikes.endpoint(S3, refuse(503, "SlowDown")),
         hold=TROUBLED,
+        touches=frozenset({"sns"}),
     ),
 )
 DISKS = (
@@ -376,6 +403,7 @@ DISKS = (
         promised="pushes are refused, whole",
         strike=strikes.disk_full("master"),
         hold=10.0,
+        touches=PUSHES,
     ),
     Fault(
         id="master-disk-read-only",
@@ -383,6 +411,7 @@ DISKS = (
         promised="pushes are refused",
         strike=strikes.disk_read_only("master"),
         hold=10.0,
+        touches=PUSHES | {"relay"},
     ),
     Fault(
         id="mirror-disk-full",
@@ -431,6 +460,7 @@ DISKS = (
         strike=strikes.deactivated,
         hold=5.0,
         spares=("beta",),
+        is_alone=True,
     ),
     Fault(
         id="mirror-lost",
@@ -439,9 +469,10 @@ DISKS = (
         strike=strikes.mirror_lost,
         within=HEALS,
         spares=("beta",),
+        is_alone=True,
     ),
 )
-_of_three = functools.partial(Fault, promised="another broker takes over", within=KAFKA, brokers=3)
+_of_three = functools.partial(Fault, promised="another broker takes over", within=KAFKA, brokers=3, is_alone=True)
 BROKERS = (
     _of_three(
         id="broker-leader-killed",
