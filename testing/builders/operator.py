@@ -4,10 +4,11 @@
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from testing.builders.developer import Developer
+from testing.builders.developer import Developer, Killed
 from testing.builders.load import PATIENCE, Pusher
 
 DRAFTS = "[phases]\npublish = no\n"
@@ -76,9 +77,13 @@ class Operator(Pusher):
         """Type a command on the master until what it is for is so."""
         end = time.monotonic() + PATIENCE
         while True:
-            code, output = self._server.hg(*words)
-            if is_done():
-                return
+            try:
+                code, output = self._server.hg(*words)
+            except Killed:
+                code, output = -1, "killed"
+            with suppress(OSError):  # the disk may be away
+                if is_done():
+                    return
             if time.monotonic() > end:
                 raise AssertionError(f"hg {' '.join(words)}: exit {code}: {output}")
             time.sleep(0.5)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A TCP connection that is slow: everything the server answers arrives later. Latency, not bandwidth."""
+"""A TCP connection that is slow, or breaks: everything the server answers arrives later, or in part. Latency, not bandwidth."""
 
 import queue
+import random
 import socket
 import threading
 import time
@@ -14,11 +15,12 @@ from testing.services.kafka import Kafka
 class DelayingProxy:
     """Listens on loopback at `port` and passes connections on to `target`; answers take `delay` seconds longer.
 
-    While `answers` is clear none comes, while `requests` is clear the server gets nothing.
+    While `answers` is clear none comes, while `requests` is clear the server gets nothing. An answer is cut in its middle, and
+    its connection reset, with the probability `resets`.
     """
 
     def __init__(self, *, delay: float) -> None:
-        self.delay = delay
+        self.delay, self.resets = delay, 0.0
         self.requests, self.answers = threading.Event(), threading.Event()
         self.requests.set()
         self.answers.set()
@@ -81,6 +83,11 @@ class DelayingProxy:
                 self.answers.wait()
                 if not piece:
                     sink.shutdown(socket.SHUT_RDWR)
+                    return
+                if random.random() < self.resets:
+                    sink.sendall(piece[: len(piece) // 2])
+                    sink.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                    sink.close()
                     return
                 sink.sendall(piece)
 

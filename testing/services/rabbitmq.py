@@ -163,6 +163,10 @@ class RabbitMQ(Service):
             '<<".*">>, <<"test">>)'
         )
 
+    def change_password(self, password: str) -> None:
+        """Give the user another password, which new connections need."""
+        self.evaluate(f'rabbit_auth_backend_internal:change_password(<<"guest">>, <<"{password}">>, <<"test">>)')
+
     def held(self, url: str, queue: str) -> int:
         """How many messages a queue of a virtual host has, with those that a receiver has not acknowledged."""
         vhost = urllib.parse.urlsplit(url).path.removeprefix("/")

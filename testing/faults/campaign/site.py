@@ -2,13 +2,13 @@
 """What is struck: a whole installation with two of each service that may be two, its brokers and its receivers.
 
 Kafka is one broker behind a proxy, or three; aggregators and notifiers have machines of their own, the services' clocks can be
-set, and mirror beta and the master have disks of their own where this user may mount.
+set, and mirror beta, the master and each of
+three brokers have disks of their own where this user may mount.
 """
 
 import os
 import random
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -24,6 +24,7 @@ from testing.checks import checker
 from testing.faults.campaign.cloud import answer, message_of
 from testing.faults.campaign.history import History
 from testing.faults.delay import BehindProxy, DelayingProxy
+from testing.faults.real_disk import RealDisk
 from testing.faults.wrong_clock import clocked
 from testing.services.aws import Aws
 from testing.services.guard import descendants
@@ -35,7 +36,7 @@ from testing.warm import is_stem
 CI, STEADY, SNS, S3 = "webhook ci", "webhook steady", "SNS", "S3"
 LINES, PULSE = "JSON lines", "Pulse"
 PATHS = {"/ci": CI, "/steady": STEADY}
-DISK = 96 << 20
+DISK, BROKERS_DISK = 96 << 20, 1 << 30
 # An answer of a webhook's endpoint after which the notifier gives a message up: the receiver had it, and refused it for good.
 FINAL = 302
 # What ends a service is not an error of it: our SIGKILL, our request, or a log that does not answer at its start.
@@ -54,6 +55,7 @@ class Site:
         self.random = random.Random(0)
         # The mirrors that a fault has taken away now, and how an endpoint in trouble answers.
         self.spared, self.moods = set[str](), dict[str, Callable[[Request], Reply]]()
+        self.disks = dict[str, RealDisk]()
         self._opened, self._ended = ExitStack(), set[int]()
 
     def __enter__(self) -> Self:
@@ -137,13 +139,16 @@ class Site:
             self.kafka = enter(BehindProxy(self.proxy))
             url = self.kafka.url
         else:
-            self.several = enter(KafkaCluster())
+            folders = {number: self.folder / "brokers" / str(number) for number in (1, 2, 3)}
+            for number, folder in folders.items():
+                self._mount(f"broker-{number}", folder, BROKERS_DISK)
+            self.several = enter(KafkaCluster(folders))
             url = self.several.url
         self.rabbitmq = enter(RabbitMQ())
         self.hooks, self.cloud = enter(Endpoint(self._answer_hook)), enter(Endpoint(self._answer_cloud))
         self.amqp = self.rabbitmq.vhost()
         for name in ("master", "beta"):
-            self._mount(self.folder / "repos" / name)
+            self._mount(name, self.folder / "repos" / name, DISK)
         self.cluster = Cluster(self.folder, "--log", self._open_log(url), "--pulse", self.amqp, warm=False)
         self._opened.callback(self.cluster.close)
         with self.cluster.config.open("a") as file:
@@ -170,11 +175,10 @@ class Site:
         config.write_text(text.replace(f"{self.folder}/deliveries.db", f"{config.parent}/deliveries.db"))
         return made
 
-    def _mount(self, root: Path) -> None:
+    def _mount(self, name: str, root: Path, size: int) -> None:
         root.mkdir(parents=True)
         if os.geteuid() == 0:
-            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK},mode=755", "tmpfs", root], check=True)
-            self._opened.callback(lambda: subprocess.run(["umount", "--lazy", root], check=True))
+            self.disks[name] = self._opened.enter_context(RealDisk(self.folder / "disks" / name, root, size=size))
 
     def _destinations(self) -> str:
         key = self.folder / "hook.key"

@@ -16,7 +16,7 @@ import kombu
 
 from hgext.vcsreplicator.aggregator.loading import IDENTITY
 from hgext.vcsreplicator.demo.layout import EXCHANGES
-from hgext.vcsreplicator.log import EVENTS
+from hgext.vcsreplicator.log import EVENTS, NOTICES
 from hgext.vcsreplicator.status.follower import read_picture
 from hgext.vcsreplicator.words.roster import MirrorState
 from testing.builders.notifier.endpoint import Reply, Request
@@ -178,6 +178,25 @@ def log_delayed(site: Site) -> Iterator[None]:
 
 
 @contextmanager
+def log_resets(site: Site) -> Iterator[None]:
+    site.proxy.resets = 0.1
+    yield
+    site.proxy.resets = 0.0
+
+
+@contextmanager
+def notices_older(site: Site) -> Iterator[None]:
+    """The broker comes back with the partitions of `notices` that it had a while ago, and all else."""
+    site.kafka.copy()
+    yield
+    site.kafka.kill()
+    for older in (site.kafka.folder / "copy").glob(f"*{NOTICES}-*"):
+        shutil.rmtree(site.kafka.data / older.name)
+        shutil.copytree(older, site.kafka.data / older.name)
+    site.kafka.start()
+
+
+@contextmanager
 def log_without_requests(site: Site) -> Iterator[None]:
     site.proxy.requests.clear()
     yield
@@ -302,6 +321,15 @@ def right_taken(site: Site) -> Iterator[None]:
 
 
 @contextmanager
+def password_changed(site: Site) -> Iterator[None]:
+    """The notifier's password is refused; the broker asks for it when a connection is opened."""
+    site.rabbitmq.change_password("another")
+    site.rabbitmq.close_connections()
+    yield
+    site.rabbitmq.change_password("guest")
+
+
+@contextmanager
 def queue_full(site: Site) -> Iterator[None]:
     """Another consumer's queue refuses what it has no room for, and is deleted in the end."""
     arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
@@ -353,6 +381,30 @@ def disk_full(folder: str) -> Strike:
         filler.unlink()
 
     return strike
+
+
+def power_cut(disk: str, *roles: str) -> Strike:
+    """The power of a machine is cut: its processes die, and its disk loses what was not synced."""
+
+    @contextmanager
+    def strike(site: Site) -> Iterator[None]:
+        site.cluster.kill(*roles)
+        site.disks[disk].cut()
+        yield
+        site.revive(*roles)
+
+    return strike
+
+
+@contextmanager
+def broker_power_cut(site: Site) -> Iterator[None]:
+    """The same with the machine of the broker that leads the busiest partition of `events`."""
+    _wait_in_sync(site)
+    number = leader(site)
+    site.several.brokers[number].kill()
+    site.disks[f"broker-{number}"].cut()
+    yield
+    site.several.brokers[number].start()
 
 
 def disk_read_only(folder: str) -> Strike:

@@ -59,6 +59,7 @@ TAKEOVER = "another one takes over"
 WHOLE = "the push is in or not, whole; it is pushed again"
 CLIENTS = "its clients go to another mirror"
 ALONE = "its messages wait, those of other destinations go on"
+REPEATED = "a message is sent again until its answer comes"
 GIVEN_UP = "its messages are given up, and kept for an operator to send again"
 HEALED = "the mirror copies it from the master at the next event"
 
@@ -230,6 +231,23 @@ LOG = (
         within=KAFKA,
     ),
     Fault(
+        id="log-resets",
+        does="each tenth answer of Kafka is cut in its middle, its connection reset, for 15 s",
+        promised="all goes on, slower",
+        strike=strikes.log_resets,
+        hold=TROUBLED,
+        within=KAFKA,
+    ),
+    Fault(
+        id="log-notices-older",
+        does="Kafka: `kill -9`; it comes back without the newest 5 s of `notices`",
+        promised="the aggregator writes them again",
+        strike=strikes.notices_older,
+        hold=5.0,
+        within=HEALS,
+        is_alone=True,
+    ),
+    Fault(
         id="mirror-positions-back",
         does="stored positions of a mirror are lost",
         promised="it reads the log again, and applies nothing twice",
@@ -281,6 +299,13 @@ RECEIVERS = (
         hold=TROUBLED,
     ),
     Fault(
+        id="rabbitmq-password-changed",
+        does="RabbitMQ: another password for 15 s",
+        promised=ALONE,
+        strike=strikes.password_changed,
+        hold=TROUBLED,
+    ),
+    Fault(
         id="queue-full",
         does="one consumer's queue is full (nack), then deleted",
         promised="that queue has a gap, the others have all",
@@ -329,6 +354,13 @@ RECEIVERS = (
         within=SOON,
     ),
     Fault(
+        id="webhook-answers-lost",
+        does="webhook's endpoint takes messages for 15 s, and its answers are lost",
+        promised=REPEATED,
+        strike=strikes.endpoint(CI, Reply(reset=True)),
+        hold=TROUBLED,
+    ),
+    Fault(
         id="webhook-flaps",
         does="webhook's endpoint fails every second time for 15 s",
         promised=ALONE,
@@ -374,6 +406,13 @@ RECEIVERS = (
         hold=TROUBLED,
     ),
     Fault(
+        id="sns-answers-lost",
+        does="SNS takes messages for 15 s, and its answers are lost",
+        promised=REPEATED,
+        strike=strikes.endpoint(SNS, Reply(reset=True)),
+        hold=TROUBLED,
+    ),
+    Fault(
         id="sns-forbidden",
         does="SNS refuses (403) for 15 s",
         promised=ALONE,
@@ -397,6 +436,21 @@ RECEIVERS = (
     ),
 )
 DISKS = (
+    Fault(
+        id="master-power-cut",
+        does="master: power cut; its disk loses what was not synced",
+        promised=f"pushers' word holds; {REFUSED}",
+        strike=strikes.power_cut("master", "relay", "web-master"),
+        touches=PUSHES | {"relay"},
+    ),
+    Fault(
+        id="mirror-power-cut",
+        does="mirror: power cut; its disk loses what was not synced",
+        promised="it answers 503 until it has again what it had acknowledged",
+        strike=strikes.power_cut("beta", "mirror-beta", "web-beta"),
+        within=HEALS,
+        spares=("beta",),
+    ),
     Fault(
         id="master-disk-full",
         does="master's disk is full for 10 s",
@@ -476,7 +530,7 @@ _of_three = functools.partial(Fault, promised="another broker takes over", withi
 BROKERS = (
     _of_three(
         id="broker-leader-killed",
-        does="one of three brokers, which leads most of `events`: `kill -9`, 10 s",
+        does="one of three brokers, which leads the busiest partition of `events`: `kill -9`, 10 s",
         strike=strikes.broker_killed(strikes.leader),
         hold=10.0,
     ),
@@ -490,6 +544,12 @@ BROKERS = (
         id="broker-controller-killed",
         does="one of three brokers, the controller: `kill -9`, 10 s",
         strike=strikes.broker_killed(strikes.controller),
+        hold=10.0,
+    ),
+    _of_three(
+        id="broker-power-cut",
+        does="one of three brokers: power cut; its disk loses what was not synced",
+        strike=strikes.broker_power_cut,
         hold=10.0,
     ),
     _of_three(

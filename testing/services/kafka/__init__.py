@@ -62,6 +62,7 @@ class Kafka(Service):
         self, *, properties: Mapping[str, str] | None = None, cluster: str | None = None, memory: str = "512m"
     ) -> None:
         super().__init__()
+        self.data = self.folder / "data"
         self._controller_port = free_port()
         self._cluster, self._memory = cluster or cluster_id(), memory
         self._properties = {
@@ -108,12 +109,11 @@ class Kafka(Service):
 
     def _format(self, settings: Path) -> None:
         """Do what Kafka's tool does, which takes as long as a start: what it writes is the same but for the names."""
-        data = self.folder / "data"
-        data.mkdir()
-        shutil.copy(prepared() / BOOTSTRAP, data)
+        self.data.mkdir(exist_ok=True)
+        shutil.copy(prepared() / BOOTSTRAP, self.data)
         names = {"version": "1", "cluster.id": self._cluster, "node.id": self._properties["node.id"]}
         names["directory.id"] = cluster_id()
-        (data / "meta.properties").write_text("".join(f"{key}={value}\n" for key, value in names.items()))
+        (self.data / "meta.properties").write_text("".join(f"{key}={value}\n" for key, value in names.items()))
 
     def _settings(self) -> dict[str, str]:
         return {
@@ -121,21 +121,21 @@ class Kafka(Service):
             "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{self._controller_port}",
             "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
             "controller.listener.names": "CONTROLLER",
-            "log.dirs": str(self.folder / "data"),
+            "log.dirs": str(self.data),
         }
 
     def copy(self) -> None:
         """Copy its data as a crash of now would leave it."""
         self.pause()
         shutil.rmtree(self.folder / "copy", ignore_errors=True)
-        shutil.copytree(self.folder / "data", self.folder / "copy")
+        shutil.copytree(self.data, self.folder / "copy")
         self.resume()
 
     def restore(self) -> None:
         """Kill it, and start it again with the copy: it forgot what it confirmed since."""
         self.kill()
-        shutil.rmtree(self.folder / "data")
-        (self.folder / "copy").rename(self.folder / "data")
+        shutil.rmtree(self.data)
+        (self.folder / "copy").rename(self.data)
         self.start()
 
     def clear(self) -> None:
@@ -209,7 +209,7 @@ class FirstBroker(Kafka):
         result = subprocess.run(tool, capture_output=True, text=True, cwd=self.folder)
         if result.returncode:
             raise ServiceMissing(f"kafka cannot be prepared: {result.stderr.strip() or result.stdout.strip()}")
-        shutil.copy(self.folder / "data" / BOOTSTRAP, self._kept)
+        shutil.copy(self.data / BOOTSTRAP, self._kept)
 
     def close(self) -> None:
         """End it without haste, so that it writes its classes."""

@@ -7,6 +7,7 @@ with KafkaCluster() as cluster:
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -41,12 +42,17 @@ class Member(Kafka):
 
 
 class KafkaCluster:
-    """`brokers` by their ids, `url` what `open_log` takes: it names all brokers in order and asks for three copies."""
+    """`brokers` by their ids, `url` what `open_log` takes: it names all brokers in order and asks for three copies.
 
-    def __init__(self) -> None:
+    Their data is in `folders`, each on a disk of its own perhaps, or in their own.
+    """
+
+    def __init__(self, folders: Mapping[int, Path] | None = None) -> None:
         ports = {number: free_port() for number in (1, 2, 3)}
         cluster = cluster_id()
         self.brokers = {number: Member(number, ports, cluster) for number in ports}
+        for number, folder in (folders or {}).items():
+            self.brokers[number].data = folder
 
     @property
     def url(self) -> str:
