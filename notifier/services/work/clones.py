@@ -263,9 +263,11 @@ class Clones:
                 lines = _list_changesets(
                     hg, clone, portion, _TEMPLATE, most=PORTION if len(portion) > 1 else MOST_OUTPUT
                 )
-            except TooMuchPrinted:
+            except TooMuchPrinted as error:
                 if len(portion) == 1:
-                    raise
+                    raise HgFailed(
+                        f"changeset {portion[0]}: text and names of more than {MOST_OUTPUT} bytes"
+                    ) from error
                 size = len(portion) // 2
                 continue
             keep([_read_record(line) for line in lines])

@@ -20,14 +20,16 @@ from pathlib import Path
 
 from hgext.vcsreplicator.words.errors import ReplicationError, Unavailable
 
-# Bytes that a command may print.
-MOST_OUTPUT = 256 * 1024 * 1024
+# Bytes that a command may print: names of files take fourteen times as much memory.
+MOST_OUTPUT = 64 * 1024**2
 
 # Bytes of a file that a command may write.
 LARGEST_FILE = 32 * 1024**3
 
 # Characters of a reason that are kept.
 REASON_KEPT = 300
+# Bytes of what Mercurial says that are read for them: a host may have it say much.
+_REASON_READ = 4096
 
 # Seconds in which Mercurial undoes a pull that is ended; a clone whose pull is not undone is made anew.
 GRACE = 10.0
@@ -157,7 +159,7 @@ class CommandServer:
             self.close()
             raise HgFailed(f"hg {arguments[0]}: {str(error) or 'its process ended'}", CRASHED) from error
         if code:
-            said = " ".join(errors.decode("utf-8", "replace").split())
+            said = " ".join(errors[-_REASON_READ:].decode("utf-8", "replace").split())
             reason = f"hg {arguments[0]}: exit code {code}: {said[-REASON_KEPT:]}"
             raise HgFailed(reason, code)
         return output.decode("utf-8", "replace")

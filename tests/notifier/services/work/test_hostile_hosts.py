@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -110,6 +111,20 @@ def test_host_has_no_files_of_a_store_read_by_answering_with_a_page(server: Comm
         [reason, *_] = attempt(tmp_path / "clones", server, hostile.url)
     assert "does not appear to be an hg repository" in reason
     assert set(hostile.asked) == {"capabilities"}, "nothing is asked without a command"
+
+
+def test_a_long_refusal_of_a_host_takes_no_memory_beyond_its_size(server: CommandServer, tmp_path: Path) -> None:
+    with HostileHost() as hostile:
+        hostile.content_type, hostile.answers["capabilities"] = "application/hg-error", b"no " * 5_000_000
+        server.run("version")
+        tracemalloc.start()
+        try:
+            [reason, *_] = attempt(tmp_path / "clones", server, hostile.url)
+            assert tracemalloc.get_traced_memory()[1] < 50_000_000
+        finally:
+            tracemalloc.stop()
+    assert reason.endswith("no no")
+    assert len(reason) < 400
 
 
 class Counted(BaseHTTPRequestHandler):

@@ -12,7 +12,7 @@ import pytest
 from notifier.messages.pushes import QueuedPush
 from notifier.services.work import clones
 from notifier.services.work.clones import Clones
-from notifier.services.work.commandserver import CommandServer
+from notifier.services.work.commandserver import CommandServer, HgFailed
 from notifier.services.work.database import RepositoryKey, WorkDatabase
 from notifier.services.work.recording import record_pushes
 from testing.builders.notifier.working import HgHost, hg, recorded
@@ -33,6 +33,18 @@ def bulk(ui, repo, count, size):
         for number in range(int(count)):
             text = b"%d " % number + b"x" * int(size)
             context.memctx(repo, (repo[b"tip"].node(), repo.nullid), text, [], lambda *_: None, b"dana").commit()
+"""
+
+# An extension with the command `names COUNT SIZE`: a changeset that names so many files, of which it has none.
+NAMES = """
+from mercurial import metadata, registrar
+cmdtable = {}
+
+@registrar.command(cmdtable)(b"names", [], b"COUNT SIZE")
+def names(ui, repo, count, size):
+    files = metadata.ChangingFiles(touched={b"%0*d" % (int(size), number) for number in range(int(count))})
+    with repo.lock(), repo.transaction(b"names") as transaction:
+        repo.changelog.add(repo.nullid, files, b"text", transaction, repo.nullid, repo.nullid, b"dana", b"0 0")
 """
 
 
@@ -101,6 +113,20 @@ def test_changeset_that_is_larger_than_a_portion_is_recorded(
     key = RepositoryKey(source="poll", number=1, url=host.url("huge"))
     record_pushes(database, Clones(str(tmp_path / "clones")), server, key, [a_push(nodes)], (host.root,))
     assert recorded(url) == {host.url("huge"): {1: nodes}}
+
+
+def test_a_changeset_that_names_countless_files_is_refused(server: CommandServer, tmp_path: Path) -> None:
+    """Its names take fourteen times the bytes that Mercurial prints."""
+    clone = tmp_path / "clones/poll-1"
+    hg("init", str(clone))
+    (tmp_path / "names.py").write_text(NAMES)
+    hg("-R", str(clone), "--config", f"extensions.names={tmp_path}/names.py", "names", "70000", "1000")
+    node = hg("-R", str(clone), "log", "-T", "{node}")
+    key = RepositoryKey(source="poll", number=1, url=A_FORMER)
+    with pytest.raises(HgFailed) as raised:
+        Clones(str(tmp_path / "clones")).read(server, key, [node], lambda _: None)
+    assert str(raised.value) == f"changeset {node}: text and names of more than 67108864 bytes"
+    assert clone.exists()
 
 
 def push_at(date: int, number: int, nodes: list[str]) -> QueuedPush:
