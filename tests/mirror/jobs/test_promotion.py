@@ -115,7 +115,13 @@ def test_a_mirror_that_waits_for_a_release_is_not_promoted(change: dict[str, Any
     state, here = replace(STATE, **change), replace(HERE, checkpoint=replace(AT, **change), serving=2)
     picture = Picture(states={state.repository: state})
     [lack] = find_lacks(picture, SETTINGS, {state.repository: here}, lambda folder: "x")
-    assert "event 3 is not released: deactivate mirrors that are lost" in lack
+    assert "event 3 is not released: let an aggregator run, deactivate mirrors that are lost" in lack
+
+
+def test_a_repository_that_no_aggregator_has_seen_is_not_left_behind() -> None:
+    """The master was lost with its aggregator. The folder still waits in the mirror's own one, which no master serves."""
+    [lack] = find_lacks(Picture(), SETTINGS, {STATE.repository: replace(ELSEWHERE, serving=0)}, lambda folder: None)
+    assert lack.startswith("x: event 3 is not released: let an aggregator run, ")
 
 
 def test_the_new_master_counts_on_from_the_newest_generation_of_each_path() -> None:

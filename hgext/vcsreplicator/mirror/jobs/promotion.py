@@ -93,17 +93,19 @@ def find_lacks(
 
     `found` are the mirror's repositories by id, and `find_path` returns the wire path that a folder will have on the master.
     """
+    # Also one that no aggregator has seen: it has no state, and its folder is not yet where the master would serve it.
+    checkpoints = {name: each.checkpoint for name, each in found.items() if each.checkpoint is not None}
+    unreleased = {name: at for name, at in checkpoints.items() if found[name].serving < at.seq}
+    for waiting in sorted(unreleased.values(), key=lambda waiting: waiting.path):
+        yield (
+            f"{waiting.path}: event {waiting.seq} is not released: let an aggregator run, deactivate mirrors that are lost "
+            "(vcsreplicator roster), and start the mirror until it serves it"
+        )
     for state in sorted(picture.states.values(), key=lambda state: state.path):
-        here = found.get(state.repository)
-        at = None if here is None else here.checkpoint
-        if here is not None and at is not None and here.serving < at.seq:
-            yield (
-                f"{at.path}: event {at.seq} is not released: deactivate mirrors that are lost (vcsreplicator roster), and "
-                "start the mirror until it serves it"
-            )
-        elif state.deleted:
+        here, at = found.get(state.repository), checkpoints.get(state.repository)
+        if state.deleted or state.repository in unreleased:
             continue
-        elif not is_included(picture, settings.name, state):
+        if not is_included(picture, settings.name, state):
             yield (
                 f"{state.path}: the mirror's rules leave it out: vcsreplicator roster rules {settings.name} --yes, then start "
                 "the mirror until it has it; or promote a mirror that carries it"
