@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -105,6 +106,27 @@ def test_a_master_is_handed_over_once_the_log_has_all_of_its_events(it: Installa
     assert made is not None, "the file is void from now on"
     with running_relay(master.settings(), it.log):
         assert RECORDED in master.push("two")
+
+
+@pytest.mark.parametrize("is_announced", [False, True])
+def test_a_repository_that_comes_behind_the_last_look_is_not_handed_over(
+    it: Installation, monkeypatch: pytest.MonkeyPatch, is_announced: bool
+) -> None:
+    """It accepts pushes, which the mirror would not have."""
+    close_all = handover._close_all
+
+    def close_and_create(*arguments: Any) -> None:
+        close_all(*arguments)
+        if is_announced:
+            it.master.create("late")
+        else:
+            it.master.operate("init", "--config", "extensions.vcsreplicator=!", str(it.master.root / "late"))
+
+    monkeypatch.setattr(handover, "_close_all", close_and_create)
+    said = "/late: accepts pushes again, or is new; run this again"
+    with running_relay(it.master.settings(), it.log), pytest.raises(Refused, match=said):
+        it.hand_over()
+    assert not it.file.exists()
 
 
 def require_unknown(repository: Path) -> None:

@@ -98,12 +98,14 @@ def _close_those_sent(relay: RelaySettings, repositories: MasterRepositories) ->
 def _read_all(relay: RelaySettings, repositories: MasterRepositories) -> Iterator[HandedRepository]:
     for root in relay.roots:
         for folder in find_repositories(root):
+            box = outbox_of(folder)
             try:
-                fingerprint, hgrc = read_handed(repositories, folder)
-                newest = outbox_of(folder).newest()
-                assert newest is not None
+                is_closed, newest = box.fork() == HANDED_OVER, box.newest()
+                fingerprint, hgrc = read_handed(repositories, folder) if is_closed and newest else (None, None)
             except Exception as error:  # accounts may write there
                 raise Refused(f"{visible(folder)}: cannot be read: {describe(error)}; {REPAIR}") from error
+            if newest is None or fingerprint is None:
+                raise Refused(f"{visible(folder)}: accepts pushes again, or is new; run this again")
             if hgrc is None and os.path.lexists(path := os.path.join(folder, ".hg", "hgrc")):
                 click.echo(
                     f"{visible(path)}: not handed over, because other users may have written it; read it, and copy it by hand",
