@@ -136,11 +136,11 @@ def _take_back(relay: RelaySettings, log: Log, wait: float) -> int:
     known = read_master(log)
     others = frozenset[str]() if known is None else {known.source, *known.replaces} - {relay.source}
     boxes = {folder: outbox_of(folder) for root in relay.roots for folder in find_repositories(root)}
-    here, sent = dict[str, int](), dict[int, set[int]]()
-    for box in boxes.values():
+    here, sent = dict[str, list[tuple[int, str]]](), dict[int, set[int]]()
+    for folder, box in boxes.items():
         with suppress(Exception):  # `check` names what is damaged
             if (newest := box.newest()) is not None:
-                here[newest.repository] = min(newest.seq, here.get(newest.repository, newest.seq))
+                here.setdefault(newest.repository, []).append((newest.seq, folder))
         with suppress(OSError):
             mark = box.sent()
             if mark is not None and mark.partition is not None and mark.offset is not None:
@@ -178,7 +178,7 @@ def _open_all(closed: Mapping[str, Outbox], wait: float) -> int:
             raise Refused(
                 "\n".join(
                     (
-                        f"this is the master; {len(problems)} repositories may refuse pushes:",
+                        f"this is the master; {len(problems)} repositories may refuse pushes; remove each cause, run this again:",
                         *map(visible, problems[:NAMED]),
                     )
                 )

@@ -90,10 +90,10 @@ def test_no_master_takes_back_what_another_one_has_gone_on_with() -> None:
     gone = replace(STATE, repository="d" * 32, path="gone", deleted=True)
     new, own = replace(STATE, repository="e" * 32, path="new"), replace(STATE, repository="f" * 32, source="hg://own")
     states = [gone, STATE, own, new]
-    assert list(find_overtaken(states, {"a" * 32: 3, "e" * 32: 3}, {"hg://old"})) == []
-    assert list(find_overtaken(states, {"a" * 32: 2, "d" * 32: 2}, {"hg://old"})) == [
+    assert list(find_overtaken(states, {"a" * 32: [(3, "/x")], "e" * 32: [(3, "/new")]}, {"hg://old"})) == []
+    assert list(find_overtaken(states, {"a" * 32: [(2, "/x")], "d" * 32: [(2, "/gone")]}, {"hg://old"})) == [
         f"{path}: {have}, and hg://old sent event 3 of it: hand over the newest master, and promote a mirror of it"
-        for path, have in (("gone", "event 2 is here"), ("new", "it is not here"), ("x", "event 2 is here"))
+        for path, have in (("gone", "/gone is at event 2"), ("new", "it is not here"), ("x", "/x is at event 2"))
     ]
     assert list(find_overtaken(states, {}, {"hg://other"})) == []
 

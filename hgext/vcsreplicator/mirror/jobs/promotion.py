@@ -67,19 +67,24 @@ def find_rivals(
 
 
 def find_overtaken(
-    states: Collection[RepositoryState], here: Mapping[str, int], others: Collection[str]
+    states: Collection[RepositoryState], here: Mapping[str, Collection[tuple[int, str]]], others: Collection[str]
 ) -> Iterator[str]:
     """Say which repositories other masters have continued, so that a former master cannot.
 
-    `here` has its newest events. A repository that is gone on both sides does not count.
+    `here` has the newest event and the folder of each of its copies; an account may have made some, so the lowest counts. A
+    repository that is gone on both sides does not count.
     """
     for state in sorted(states, key=lambda state: state.path):
-        newest = here.get(state.repository)
-        if state.source in others and (not state.deleted if newest is None else newest < state.seq):
-            have = "it is not here" if newest is None else f"event {newest} is here"
+        copies = here.get(state.repository, ())
+        newest, folder = min(copies, default=(0, ""))
+        if state.source in others and (newest < state.seq if copies else not state.deleted):
+            have = f"{folder} is at event {newest}" if copies else "it is not here"
+            move = (
+                f"; if {folder} is only a copy, move it out of the root, then run this again" if len(copies) > 1 else ""
+            )
             yield (
                 f"{state.path}: {have}, and {state.source} sent event {state.seq} of it: "
-                "hand over the newest master, and promote a mirror of it"
+                f"hand over the newest master, and promote a mirror of it{move}"
             )
 
 
