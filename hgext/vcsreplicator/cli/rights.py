@@ -40,7 +40,7 @@ def command(owner: str, folders: tuple[str, ...]) -> None:
         try:
             give_repository("/", os.path.abspath(folder), user, group, is_shared=bool(shared))
         except OSError as error:
-            raise Refused(f"rights: {folder}: {error.strerror}; expected a folder, and no link above it") from error
+            raise Refused(f"rights: {folder}: {error.strerror}; expected a folder without a link above it") from error
     click.echo(f"{len(folders)} folder{'s' * (len(folders) > 1)} given to {owner}")
 
 

@@ -122,7 +122,7 @@ def keep_drafts(folder: str, checkpoint: Checkpoint) -> None:
             content = file.read()
         known.parse(b"hgrc", content, include=lambda *_, **__: None)
     except (OSError, error.ConfigError) as problem:
-        raise Refused(f"{_hgrc(folder)}: {problem}; expected a file that Mercurial can read, and no link") from problem
+        raise Refused(f"{_hgrc(folder)}: {problem}; expected a file that Mercurial can read, not a link") from problem
     if known.get(b"phases", b"publish") is None:
         _replace_hgrc(folder, content + b"\n[phases]\npublish = no\n", 0o644)
 

@@ -143,7 +143,7 @@ class RepositoryJobs:
             if marked is not None:
                 box.set_fork(None)
                 self.on_fork_changed(folder)
-                logger.warning("no fork any more", folder=folder, **box.names(), reason=marked.reason)
+                logger.warning("fork ended: pushes are accepted", folder=folder, **box.names(), reason=marked.reason)
             return False
         FORKS.inc()
         newest = box.newest()

@@ -46,7 +46,7 @@ OFTEN = 4
 DENIED, LONGEST = Backoff(first=0.1, longest=120.0), 600.0
 # What an operator can do about a job that needed more memory than this process may use (`words.memory`).
 NEEDS_MEMORY = (
-    f"{OUT_OF_MEMORY}; find out who wrote there, or if it was a large push, set LimitDATA= in the relay's unit"
+    f"{OUT_OF_MEMORY}; after a large push set LimitDATA= in the relay's unit, otherwise find out who wrote there"
 )
 # Failures of a repository in a row that are logged as warnings; further ones are errors.
 QUIET_FAILURES = 3

@@ -176,8 +176,8 @@ def _describe_detachment(picture: Picture, acks: Sequence[Ack], now: float) -> F
     """Describe one detached repository, or many of one mirror and reason."""
     first = min(acks, key=lambda ack: ack.detached_since or now)
     paths = [state.path if (state := picture.states.get(ack.repository)) else ack.repository for ack in acks]
-    verb, whose = ("is", "") if len(acks) == 1 else ("are", "the first ")
-    why = describe_detached(picture, first, now, whose)
+    verb, before = ("is", "") if len(acks) == 1 else ("are", "the first ")
+    why = describe_detached(picture, first, now, before)
     text = f"{name_paths(paths)} {verb} detached on {first.mirror}: {why}"
     step = HEAL_STEPS.get(first.detached or "", HEAL_AT_ONCE)
     if first.detached == Reason.DISK and any(sign in (first.note or "") for sign in _FORBIDDEN):
@@ -193,14 +193,14 @@ def _describe_detachment(picture: Picture, acks: Sequence[Ack], now: float) -> F
     )
 
 
-def describe_detached(picture: Picture, ack: Ack, now: float, whose: str = "") -> str:
+def describe_detached(picture: Picture, ack: Ack, now: float, before: str = "") -> str:
     """Say why a repository is detached, and since when.
 
-    `whose` stands before the time: "the first " if the words are about several repositories.
+    `before` stands before the time: "the first " if the words are about several repositories.
     """
     since = "its mirror's release does not say since when"
     if ack.detached_since is not None:
-        since = whose + format_since(now - picture.measure_since(ack.mirror, ack.detached_since, now), now)
+        since = before + format_since(now - picture.measure_since(ack.mirror, ack.detached_since, now), now)
     return f"{ack.detached} ({since}){f': {ack.note}' if ack.note else ''}"
 
 

@@ -151,7 +151,7 @@ def _translate_error(error: Exception) -> ReplicationError:
     if isinstance(error, BotoCoreError | OSError):  # OSError: a file of certificates, credentials
         return Unavailable(f"sns: {error}")
     # KeyError, ValueError: well-formed, but not an answer of AWS. UnicodeEncodeError: the message cannot be sent.
-    is_answer = isinstance(error, ResponseParserError | KeyError | ValueError)
-    if is_answer and not isinstance(error, UnicodeEncodeError):
+    is_unreadable = isinstance(error, ResponseParserError | KeyError | ValueError)
+    if is_unreadable and not isinstance(error, UnicodeEncodeError):
         return Unavailable(f"sns: an answer that is not understood: {error}")
     return judged(error)

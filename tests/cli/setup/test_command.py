@@ -267,7 +267,7 @@ def test_a_link_in_place_of_a_folder_is_named_and_not_followed(there: str, tmp_p
     refused = run(tmp_path / "root", "--yes", "--fix")
     assert isinstance(refused.exception, Refused)
     assert str(refused.exception).startswith(f"setup: {folder}: ")
-    assert str(refused.exception).endswith("expected a folder, and no link; move it away, then repeat setup")
+    assert str(refused.exception).endswith("expected a folder, not a link; move it away, then repeat setup")
     assert not elsewhere.exists() or stat.S_IMODE(elsewhere.stat().st_mode) == 0o700
 
 

@@ -210,7 +210,7 @@ class Machine:
             folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
             raise Refused(
-                f"setup: {place}: {error.strerror}; expected a folder, and no link; move it away, then repeat setup"
+                f"setup: {place}: {error.strerror}; expected a folder, not a link; move it away, then repeat setup"
             ) from error
         try:
             if not self._prefix:
