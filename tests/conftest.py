@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from testing.faults.system import System
 from testing.log_lines import write_every_line
 from testing.reporting import report_what_is_shown
 from testing.scheduling import ModuleScheduling, has_many_examples, is_run_whole
@@ -324,6 +325,12 @@ def own_service() -> Iterator[Callable[[type[AnyService]], AnyService]]:
     """`own_service(Kafka)` starts one that this test alone uses and may destroy."""
     with ExitStack() as running:
         yield lambda kind: running.enter_context(own(kind))
+
+
+@pytest.fixture
+def system(monkeypatch: pytest.MonkeyPatch) -> System:
+    """Calls of the system that fail, and another user, for one test."""
+    return System(monkeypatch)
 
 
 @pytest.fixture

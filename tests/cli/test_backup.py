@@ -24,6 +24,7 @@ from hgext.vcsreplicator.hg.replica.place import hold_still
 from hgext.vcsreplicator.log import EVENTS, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import BadConfig
+from testing.faults.system import System
 
 BLOB = f"ab/{'ab' * 32}.hg"
 
@@ -411,16 +412,14 @@ def test_a_restore_changes_no_mode_of_a_file_that_a_link_names(copy: Path, tmp_p
     assert (outside / "secret").stat().st_mode & 0o777 == 0o400
 
 
-def test_accounts_begin_no_restore_over_what_they_made(
-    host: Host, copy: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_accounts_begin_no_restore_over_what_they_made(host: Host, copy: Path, outside: Path, system: System) -> None:
     mark = host.folder / "repos/.vcsreplicator-restoring"
     mark.symlink_to(outside / "made")
     assert "restore replaces no repositories" in host.refuse("restore", copy)
     assert not (outside / "made").exists()
     mark.unlink()
     mark.write_text(mark_of(copy))
-    monkeypatch.setattr(os, "geteuid", lambda: mark.stat().st_uid + 1)
+    system.become(mark.stat().st_uid + 1)
     assert "restore replaces no repositories" in host.refuse("restore", copy)
 
 

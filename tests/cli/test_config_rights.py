@@ -11,6 +11,7 @@ import pytest
 from hgext.vcsreplicator.cli.config_rights import report_rights
 from hgext.vcsreplicator.config import load
 from notifier.publishing.settings import DEFAULT_STATE
+from testing.faults.system import System
 
 FILE = """
 log = "sqlite:///log.db"
@@ -43,8 +44,8 @@ def said(tmp_path: Path, text: str = FILE) -> list[str]:
 
 
 @pytest.fixture(params=[1000])
-def user(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: request.param)
+def user(request: pytest.FixtureRequest, system: System) -> None:
+    system.become(request.param)
 
 
 AS_BOTH = pytest.mark.parametrize("user", [0, 1000], indirect=True)

@@ -15,6 +15,7 @@ from hgext.vcsreplicator.relay.mastership import claim, read_master, take_back
 from hgext.vcsreplicator.words.errors import Refused
 from hgext.vcsreplicator.words.records import AGGREGATOR, AggregatorHeartbeat, MasterRecord
 from hgext.vcsreplicator.words.shape import to_json
+from testing.faults.system import System
 
 
 @pytest.fixture
@@ -68,16 +69,14 @@ def test_a_file_that_is_no_handover_is_refused_in_one_line(config: Path) -> None
 
 
 @pytest.mark.parametrize(("user", "mode"), [(1, 0o600), (0, 0o620), (0, 0o602)], ids=["owner", "group", "others"])
-def test_a_handover_that_others_may_have_written_is_refused(
-    config: Path, monkeypatch: pytest.MonkeyPatch, user: int, mode: int
-) -> None:
+def test_a_handover_that_others_may_have_written_is_refused(config: Path, system: System, user: int, mode: int) -> None:
     file = config.with_name("handed")
     file.write_bytes(to_json(Handover(source="hg://old", promotion=None, repositories=())))
     file.chmod(mode)
     owner = file.stat().st_uid
     if user and not owner:
         os.chown(file, user, -1)
-    monkeypatch.setattr(os, "geteuid", lambda: owner + (user if owner else 0))
+    system.become(owner + (user if owner else 0))
     with pytest.raises(Refused, match=f"{file}: other users may have written it, .*: chown root {file} && chmod go-w "):
         run(config, "--handover", str(file))
 

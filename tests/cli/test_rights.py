@@ -15,6 +15,7 @@ from hgext.vcsreplicator.cli.setup.machine import Machine
 from hgext.vcsreplicator.cli.setup.plan import GiveRights, describe
 from hgext.vcsreplicator.cli.setup.repositories import Problem, ProblemKind, examine
 from hgext.vcsreplicator.words.errors import Refused
+from testing.faults.system import System
 
 CLOSED = 0o600
 
@@ -117,19 +118,17 @@ def test_folders_within_a_thousand_folders_are_refused_in_a_line(root: Path) -> 
 
 @pytest.mark.parametrize("mode", [0o644, 0o664])
 @pytest.mark.parametrize("name", ["hgrc", "hgrc-not-shared"])
-def test_setup_makes_no_hgrc_of_an_account_count(
-    name: str, mode: int, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_setup_makes_no_hgrc_of_an_account_count(name: str, mode: int, root: Path, system: System) -> None:
     """An account can give the name to a file of another user, with hooks that run in each push."""
     for each in (name, "requires"):
         (root / "team/a/.hg" / each).touch()
         (root / "team/a/.hg" / each).chmod(mode)
-    given = []
-    monkeypatch.setattr(os, "fchown", lambda file, *owner: given.append(os.readlink(f"/proc/self/fd/{file}")))
+    given = system.note_owners()
     give(root)
-    assert str(root / "team/a/.hg" / name) not in given
+    changed = {path for path, *_ in given}
+    assert str(root / "team/a/.hg" / name) not in changed
     assert stat.S_IMODE((root / "team/a/.hg" / name).stat().st_mode) == mode
-    assert str(root / "team/a/.hg/requires") in given
+    assert str(root / "team/a/.hg/requires") in changed
 
 
 @pytest.mark.parametrize(("setting", "is_refused"), [("0", True), ("1", False), (None, False)])

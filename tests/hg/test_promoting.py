@@ -19,6 +19,7 @@ from hgext.vcsreplicator.words.errors import Refused
 from hgext.vcsreplicator.words.event import ClientSettings
 from testing.builders.master.pushing import Master, new_master
 from testing.checks.agreement import page
+from testing.faults.system import System
 
 
 @pytest.fixture
@@ -37,9 +38,7 @@ def test_an_hgrc_is_handed_over_without_the_right_of_its_owner(hgrc: Path) -> No
 
 
 @pytest.mark.parametrize("case", ["mode", "owner", "link"])
-def test_an_hgrc_that_others_may_have_written_is_not_handed_over(
-    hgrc: Path, case: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_hgrc_that_others_may_have_written_is_not_handed_over(hgrc: Path, case: str, system: System) -> None:
     """The new master's services own all that is handed over, so that its hooks would run."""
     if case == "mode":
         hgrc.chmod(0o660)
@@ -49,7 +48,7 @@ def test_an_hgrc_that_others_may_have_written_is_not_handed_over(
     elif os.geteuid() == 0:
         os.chown(hgrc, 12345, 12345)
     else:
-        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+        system.become(12345)
     assert read_hgrc(str(hgrc.parent.parent)) is None
 
 

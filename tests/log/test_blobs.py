@@ -135,20 +135,14 @@ def test_a_store_that_is_not_there_is_unavailable(url, aws, monkeypatch):
         open_blobs(url).put(iter(PIECES))
 
 
-def test_a_folder_without_space_is_named(tmp_path, monkeypatch):
-    def refuse(*_arguments):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "link", refuse)
+def test_a_folder_without_space_is_named(tmp_path, system):
+    system.refuse(errno.ENOSPC, "os.link")
     with pytest.raises(NoRoom, match=f"blobs: {tmp_path}: no space left on its disk; free some space"):
         open_blobs(f"file://{tmp_path}").put([b"bundle"])
 
 
-def test_a_machine_without_space_for_a_bundle_on_its_way_to_s3_is_told_so(monkeypatch):
-    def refuse(*_arguments, **_members):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(tempfile, "NamedTemporaryFile", refuse)
+def test_a_machine_without_space_for_a_bundle_on_its_way_to_s3_is_told_so(system):
+    system.refuse(errno.ENOSPC, "tempfile.NamedTemporaryFile")
     with pytest.raises(NoRoom, match=f"blobs: {tempfile.gettempdir()}: no space left on its disk; free some space"):
         open_blobs("s3://bucket").put([b"bundle"])
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What root makes for a service."""
 
-import os
 import sqlite3
 import stat
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from hgext.vcsreplicator.mirror.notes import Notes
 from hgext.vcsreplicator.words.errors import BadConfig
 from notifier.destinations.state import StateDatabase
 from testing.faults.permission import under
+from testing.faults.system import System
 from testing.journals import write_foreign_journal
 
 
@@ -30,15 +30,12 @@ def test_no_other_user_may_use_what_a_service_makes(tmp_path: Path, umask: int, 
     assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o770 & ~umask
 
 
-def test_each_folder_that_root_makes_belongs_to_its_parents_owner(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given: list[tuple[str, int]] = []
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(os, "fchown", lambda made, user, _: given.append((os.readlink(f"/proc/self/fd/{made}"), user)))
+def test_each_folder_that_root_makes_belongs_to_its_parents_owner(tmp_path: Path, system: System) -> None:
+    system.become(0)
+    given = system.note_owners()
     ownership.make_folders(tmp_path / "a" / "b")
-    owner = tmp_path.stat().st_uid
-    assert given == [(f"{tmp_path}/a", owner), (f"{tmp_path}/a/b", owner)]
+    owner = tmp_path.stat()
+    assert given == [(f"{tmp_path}/{name}", owner.st_uid, owner.st_gid) for name in ("a", "a/b")]
     ownership.make_folders(tmp_path / "a" / "b")
     assert len(given) == 2
 

@@ -21,6 +21,7 @@ from hgext.vcsreplicator.mirror.pool import Answered, Lane, WorkerPool
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.mirror.task import READY, Scan, Sweep
 from testing.clock import HandClock
+from testing.faults.system import System
 from testing.waiting import eventually
 from testing.warm import warm_starts
 from tests.mirror.test_nursery import REFUSING
@@ -259,13 +260,8 @@ def test_a_forked_worker_is_waited_for_without_asking_again_and_again(bench: Ben
     assert (process.wait(), process.polls) == (-signal.SIGKILL, 4)
 
 
-def test_without_descriptors_of_processes_workers_start_one_by_one(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(pid: int) -> int:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-
-    monkeypatch.setattr(os, "pidfd_open", refuse)
+def test_without_descriptors_of_processes_workers_start_one_by_one(bench: Bench, system: System) -> None:
+    system.refuse(errno.ENOSYS, "os.pidfd_open")
     assert bench.pool.prepare(threading.Event())
     worker = bench.pool.start(Lane.LIGHT)
     assert bench.arrived() == READY
@@ -284,18 +280,15 @@ def test_a_forked_worker_that_is_killed_is_told_as_died(bench: Bench, nursery: N
     assert bench.pool.workers == []
 
 
-def test_hgrc_of_workers_that_root_makes_is_of_its_folders_owner(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hgrc_of_workers_that_root_makes_is_of_its_folders_owner(tmp_path: Path, system: System) -> None:
     """Root may run `verify` before the mirror has started; a link in the place of the new file is not followed."""
-    given: list[str] = []
     state = tmp_path / "~vcsreplicator"
     state.mkdir()
     (state / f"worker.{os.getpid()}").symlink_to(tmp_path / "other")
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(os, "fchown", lambda made, *_: given.append(os.readlink(f"/proc/self/fd/{made}")))
+    system.become(0)
+    given = system.note_owners()
     Bench(tmp_path)
-    assert given == [f"{state}/worker.{os.getpid()}"]
+    assert [path for path, *_ in given] == [f"{state}/worker.{os.getpid()}"]
     assert (state / "worker.hgrc").read_text() == pools.CONFIGURATION
     assert not (tmp_path / "other").exists()
 

@@ -2,14 +2,11 @@
 """A mirror that cannot work where its settings say ends at its start."""
 
 import errno
-import fcntl
 import os
 import stat
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
@@ -20,6 +17,7 @@ from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.passing import is_passing
 from testing.faults.folding import ignore_case
 from testing.faults.permission import under
+from testing.faults.system import System
 
 
 def test_no_other_user_may_read_the_state_of_a_mirror(tmp_path: Path) -> None:
@@ -31,17 +29,13 @@ def test_no_other_user_may_read_the_state_of_a_mirror(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("state", [None, "state"])
 def test_a_mirror_that_cannot_move_from_state_to_root_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str | None
+    tmp_path: Path, system: System, state: str | None
 ) -> None:
     root = tmp_path / "root"
     settings = MirrorSettings(name="alpha", root=str(root), state=state and str(tmp_path / state))
     with lock_folder(settings):
         assert [name for name in os.listdir(root) if name != "~vcsreplicator"] == []
-
-    def rename(old: str, new: str) -> None:
-        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), old, None, new)
-
-    monkeypatch.setattr(os, "rename", rename)
+    system.refuse(errno.EXDEV, "os.rename")
     with (
         pytest.raises(BadConfig, match=r"mirror\.alpha\.state: .* another file system .* expected"),
         lock_folder(settings),
@@ -65,56 +59,35 @@ def refusal(settings: MirrorSettings) -> str:
 
 @pytest.mark.parametrize("state", [None, "state"])
 def test_a_mirror_says_which_folder_it_cannot_use_and_what_it_expects(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str | None
+    tmp_path: Path, system: System, state: str | None
 ) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 4_000_000)
+    system.become(4_000_000)
     expected = "expected a folder that user 4000000 may list and write to, or may make"
     (tmp_path / "file").write_text("")
     settings = MirrorSettings(name="alpha", root=f"{tmp_path}/root", state=state and f"{tmp_path}/{state}")
     for root in ("file", "file/root"):
         text = f"mirror.alpha.root: {tmp_path}/{root} cannot be used: Not a directory; {expected}"
         assert refusal(replace(settings, root=f"{tmp_path}/{root}")) == text
-
-    def refuse(called: Callable[..., object]) -> Callable[..., object]:
-        def refusing(path: str, *rest: object, **options: object) -> object:
-            if str(path) == refused:
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
-            return called(path, *rest, **options)
-
-        return refusing
-
-    for name in ("mkdir", "open", "scandir"):
-        monkeypatch.setattr(os, name, refuse(getattr(os, name)))
-    refused = settings.root
-    assert refusal(settings) == f"mirror.alpha.root: {settings.root} cannot be used: Permission denied; {expected}"
-    refused = settings.folder
     key, folder, inside = (
         ("root", settings.root, f"{settings.folder}: ") if state is None else ("state", settings.folder, "")
     )
-    assert refusal(settings) == f"mirror.alpha.{key}: {folder} cannot be used: {inside}Permission denied; {expected}"
-    refused = f"{settings.folder}/lock"
-    assert refusal(settings) == f"mirror.alpha.{key}: {folder} cannot be used: {refused}: Permission denied; {expected}"
+    lock = f"{settings.folder}/lock"
+    for refused, text in (
+        (settings.root, f"root: {settings.root} cannot be used: "),
+        (settings.folder, f"{key}: {folder} cannot be used: {inside}"),
+        (lock, f"{key}: {folder} cannot be used: {lock}: "),
+    ):
+        with system.refuse(errno.EACCES, "os.mkdir", "os.open", "os.scandir", at=refused):
+            assert refusal(settings) == f"mirror.alpha.{text}Permission denied; {expected}"
 
 
 @pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN])
 @pytest.mark.parametrize("key", ["root", "state"])
-def test_a_mirror_on_a_mount_that_hangs_names_its_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, number: int
-) -> None:
+def test_a_mirror_on_a_mount_that_hangs_names_its_error(tmp_path: Path, system: System, key: str, number: int) -> None:
     settings = MirrorSettings(name="alpha", root=str(tmp_path / "root"), state=str(tmp_path / "state"))
     with lock_folder(settings):
         folder = {"root": settings.root, "state": settings.folder}[key]
-
-    def fail(called: Callable[..., object]) -> Callable[..., object]:
-        def failing(path: object, *rest: object, **options: object) -> object:
-            if str(path).startswith(folder):
-                raise OSError(number, os.strerror(number), path)
-            return called(path, *rest, **options)
-
-        return failing
-
-    for name in ("stat", "open", "scandir"):  # not mkdir: the mount point is there
-        monkeypatch.setattr(os, name, fail(getattr(os, name)))
+    system.refuse(number, "os.stat", "os.open", "os.scandir", at=f"{folder}*")  # not mkdir: the mount point is there
     with pytest.raises(BadConfig, match=f"{key}: {folder} cannot be used: {os.strerror(number)};") as refused:
         lock_folder(settings).__enter__()
     assert is_passing(refused.value)
@@ -123,11 +96,11 @@ def test_a_mirror_on_a_mount_that_hangs_names_its_error(
 @pytest.mark.parametrize(("number", "passes"), [(errno.ENOLCK, False), (errno.EIO, True), (errno.ESTALE, True)])
 @pytest.mark.parametrize("state", [None, "state"])
 def test_a_mirror_that_cannot_lock_its_folder_names_the_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str | None, number: int, passes: bool
+    tmp_path: Path, system: System, state: str | None, number: int, passes: bool
 ) -> None:
     settings = MirrorSettings(name="alpha", root=f"{tmp_path}/root", state=state and f"{tmp_path}/{state}")
     key, folder = ("root", settings.root) if state is None else ("state", settings.folder)
-    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(number, os.strerror(number))))
+    system.refuse(number, "fcntl.flock")
     with pytest.raises(BadConfig, match=f"{key}: {folder} cannot be used: {os.strerror(number)};") as refused:
         lock_folder(settings).__enter__()
     assert is_passing(refused.value) is passes
@@ -141,12 +114,7 @@ def test_a_second_mirror_in_one_folder_is_refused(tmp_path: Path) -> None:
         )
 
 
-def test_a_mirror_whose_disk_is_full_at_its_start_waits_for_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def rename(old: str, new: str) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), old, None, new)
-
-    monkeypatch.setattr(os, "rename", rename)
+def test_a_mirror_whose_disk_is_full_at_its_start_waits_for_room(tmp_path: Path, system: System) -> None:
+    system.refuse(errno.ENOSPC, "os.rename")
     with lock_folder(MirrorSettings(name="alpha", root=str(tmp_path))):
         pass

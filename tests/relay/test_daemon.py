@@ -229,22 +229,14 @@ def test_a_large_push_waits_for_the_blob_store_and_no_other_push_does(log, tmp_p
         assert bundle.read(4) == b"HG20"
 
 
-def test_a_store_that_does_not_let_old_blobs_go_stops_nobody(master, log, tmp_path, monkeypatch):
+def test_a_store_that_does_not_let_old_blobs_go_stops_nobody(master, log, tmp_path, system):
     (old := tmp_path / "blobs" / "aa" / ("a" * 64 + ".hg")).parent.mkdir(parents=True)
     old.touch()
     os.utime(old, (0, 0))
-    tried, unlink = threading.Event(), os.unlink
-
-    def refuse(path, *arguments, **keywords):
-        if str(path) == str(old):
-            tried.set()
-            raise PermissionError(errno.EACCES, "Permission denied", path)
-        unlink(path, *arguments, **keywords)
-
-    monkeypatch.setattr(os, "unlink", refuse)
+    fault = system.refuse(errno.EACCES, "os.unlink", at=str(old))
     master.create("one")
     with running_relay(master.settings(blobs=f"file://{tmp_path}/blobs"), log):
-        assert tried.wait(60)
+        eventually(lambda: fault.paths, "a removal", timeout=60)
         master.commit("one", "a")
         assert RECORDED in master.push("one")
 

@@ -22,6 +22,7 @@ from hgext.vcsreplicator.relay.rounds import ANNOUNCE_AFTER, SENDS_NOW, QuietRep
 from hgext.vcsreplicator.relay.work import Failure, Work
 from hgext.vcsreplicator.status import SILENT
 from testing.builders.master.outboxes import Folder, Transaction, following
+from testing.faults.system import System
 
 
 class Everywhere:
@@ -445,21 +446,11 @@ def test_what_cannot_be_read_inside_a_working_copy_is_no_trouble(round_: Round, 
     assert round_.make(1000.0)[1] == []
 
 
-def test_a_store_that_cannot_be_read_is_reported_but_not_one_that_is_gone(
-    round_: Round, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_cannot_be_read_is_reported_but_not_one_that_is_gone(round_: Round, system: System) -> None:
     round_.create("a", 1)
     round_.create("gone", 1)
-    listdir = os.listdir
-
-    def refuse(folder: str) -> list[str]:
-        if folder.endswith("a/.hg/store"):
-            raise PermissionError(errno.EACCES, "Permission denied", folder)
-        if folder.endswith("gone/.hg/store"):
-            raise FileNotFoundError(errno.ENOENT, "No such file or directory", folder)
-        return listdir(folder)
-
-    monkeypatch.setattr(os, "listdir", refuse)
+    system.refuse(errno.EACCES, "os.listdir", at="*a/.hg/store")
+    system.refuse(errno.ENOENT, "os.listdir", at="*gone/.hg/store")
     [text] = round_.make(1000.0)[1]
     assert text.startswith(
         f"cannot be read: Permission denied: {round_.root}/a/.hg/store; as root, run: vcsreplicator rights "

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The relay's look for repositories."""
 
+import errno
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hgext.vcsreplicator.relay.scan import find_repositories
+from testing.faults.system import System
 
 
 def make(folder: Path) -> Path:
@@ -25,25 +26,13 @@ def test_repositories_in_dotted_folders_and_inside_others_are_found(tmp_path: Pa
     assert sorted(find_repositories(str(tmp_path))) == sorted(map(str, made))
 
 
-def test_what_cannot_be_read_is_reported_unless_it_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Root itself, who may run this test, may read everything."""
+def test_what_cannot_be_read_is_reported_unless_it_is_gone(tmp_path: Path, system: System) -> None:
     closed, gone = str(make(tmp_path / "closed")), str(make(tmp_path / "gone"))
     made = {str(make(tmp_path / name)) for name in ("half", "open")}
     control = f"{make(tmp_path / 'open' / 'control')}/.hg/store"
-    scandir, stat = os.scandir, os.stat
-
-    def refusing(original: Any) -> Any:
-        def call(path: str) -> Any:
-            if path == gone:
-                raise FileNotFoundError(2, "No such file or directory", path)
-            if path == closed or path.startswith(control):
-                raise PermissionError(13, "Permission denied", path)
-            return original(path)
-
-        return call
-
-    monkeypatch.setattr(os, "scandir", refusing(scandir))
-    monkeypatch.setattr(os, "stat", refusing(stat))
+    system.refuse(errno.ENOENT, "os.scandir", "os.stat", at=gone)
+    for path in (closed, f"{control}*"):
+        system.refuse(errno.EACCES, "os.scandir", "os.stat", at=path)
     os.unlink(tmp_path / "half" / ".hg" / "requires")
     errors: list[OSError] = []
     assert set(find_repositories(str(tmp_path), errors.append)) == made - {str(tmp_path / "half")}

@@ -23,6 +23,7 @@ from hgext.vcsreplicator.relay.jobs import Job
 from hgext.vcsreplicator.relay.server import Server
 from hgext.vcsreplicator.words.records import RepositoryState
 from testing.builders.aggregator.states import some_state
+from testing.faults.system import System
 from testing.waiting import eventually
 
 
@@ -290,17 +291,11 @@ def test_a_push_knows_a_relay_that_waits_from_one_that_is_gone(folder: Path, wor
 
 
 def test_a_push_to_a_repository_that_the_relay_may_not_look_into_is_heard(
-    folder: Path, server: Server, work: Work, monkeypatch: pytest.MonkeyPatch
+    folder: Path, server: Server, work: Work, system: System
 ) -> None:
     """A pusher whose umask closes a new folder reads why the push waits, not that no relay answers."""
-    stat, repository = os.stat, str(folder / "repo")
-
-    def refusing(path: Any, **options: Any) -> os.stat_result:
-        if str(path).startswith(f"{repository}/"):
-            raise PermissionError(errno.EACCES, "Permission denied", path)
-        return stat(path, **options)
-
-    monkeypatch.setattr(os, "stat", refusing)
+    repository = str(folder / "repo")
+    system.refuse(errno.EACCES, "os.stat", at=f"{repository}/*")
     line = RelayLine.open(str(folder / "socket"), repository)
     assert line is not None
     line.report_commit(1)

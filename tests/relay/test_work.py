@@ -40,6 +40,7 @@ from testing.builders.aggregator.states import state_of
 from testing.builders.log.memorylog import MemoryLog
 from testing.builders.master.outboxes import Folder, PlainPort, Transaction, following
 from testing.clock import HandClock
+from testing.faults.system import System
 from testing.metrics import value_of
 from testing.waiting import eventually
 
@@ -887,17 +888,11 @@ def test_failures_of_repositories_that_are_gone_are_forgotten(jobs: Jobs) -> Non
     assert list(jobs.work.failed) == list(jobs.work.unrecovered) == ["b"]
 
 
-def test_a_repository_that_the_relay_may_not_look_into_is_not_gone(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repository_that_the_relay_may_not_look_into_is_not_gone(jobs: Jobs, system: System) -> None:
     """It is retried, and a pusher who waits reads why."""
-    folder, stat = str(jobs.root / "a"), os.stat
+    folder = str(jobs.root / "a")
     denied = PermissionError(errno.EACCES, "Permission denied", f"{folder}/.hg/store/outbox.lock")
-
-    def refusing(path: Any, **options: Any) -> os.stat_result:
-        if str(path).startswith(f"{folder}/"):
-            raise denied
-        return stat(path, **options)
-
-    monkeypatch.setattr(os, "stat", refusing)
+    system.refuse(errno.EACCES, "os.stat", at=f"{folder}/*")
     jobs.stop.set()  # no retry beside this test's own
     jobs.do({Job.SEND: Mock(side_effect=denied)})
     jobs.work.on_failed = Mock()

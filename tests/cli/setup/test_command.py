@@ -21,6 +21,7 @@ from hgext.vcsreplicator.cli.setup.plan import WriteFile
 from hgext.vcsreplicator.cli.setup.repositories import Examination, Problem, ProblemKind
 from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.words.errors import BadConfig, Refused
+from testing.faults.system import System
 
 
 def run(prefix: Path, *words: str, answers: str = "") -> Result:
@@ -195,8 +196,8 @@ def test_a_record_that_setup_did_not_write_is_named(tmp_path: Path) -> None:
     assert str(refused).startswith(f"{tmp_path}{RECORD}: ")
 
 
-def test_setup_of_a_machine_is_roots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+def test_setup_of_a_machine_is_roots(monkeypatch: pytest.MonkeyPatch, system: System) -> None:
+    system.become(1000)
     # Should nothing refuse, a test that root runs must not set up the machine.
     monkeypatch.setattr(Machine, "perform", lambda self, step: pytest.fail(f"performed {step}"))
     refused = CliRunner().invoke(program, ["setup", "--yes"]).exception

@@ -3,7 +3,6 @@
 
 import errno
 import os
-import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from hgext.vcsreplicator.words.records import Reason
 from testing.builders.aggregator.chains import Chain
 from testing.builders.mirror.lives import put
 from testing.builders.mirror.supervising import Bench, checkpoint
+from testing.faults.system import System
 
 
 def begun(bench: Bench, kind: type[Any]) -> list[Any]:
@@ -141,19 +141,13 @@ def test_removals_have_their_turn_beside_a_constant_reading_through(bench: Bench
 
 
 def test_a_copy_that_cannot_be_removed_stays_and_holds_up_no_other(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, tmp_path: Path, system: System
 ) -> None:
-    aside, remove = tmp_path / "aside", shutil.rmtree
+    aside = tmp_path / "aside"
     for name in ("a", "foreign", "z"):
         (aside / name / "hg").mkdir(parents=True)
     (aside / "file").touch()
-
-    def refuse(path: str) -> None:
-        if path == str(aside / "foreign"):
-            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
-        remove(path)
-
-    monkeypatch.setattr(shutil, "rmtree", refuse)
+    system.refuse(errno.EPERM, "shutil.rmtree", at=f"{aside}/foreign")
     kept = place.remove_old(str(tmp_path), time.time() + 3600.0, 3600.0)
     assert sorted(os.listdir(aside)) == ["file", "foreign"]
     assert sorted(kept) == [f"{aside}/file: Not a directory", f"{aside}/foreign: Operation not permitted"]

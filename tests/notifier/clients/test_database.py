@@ -28,6 +28,7 @@ from notifier.publishing.settings import NotifierSettings, read
 from testing.builders.log.memorylog import MemoryLog
 from testing.builders.notifier.notices import publish_pushes, with_topics
 from testing.builders.notifier.notifying import PUBLIC, Notifier, Scripted
+from testing.faults.system import System
 
 pytestmark = pytest.mark.processes
 
@@ -67,16 +68,16 @@ def test_error_of_a_database_says_whose_turn_it_is(
     assert str(found).startswith("notifier.state: /s.db: cannot be used: ")
 
 
-def test_what_another_user_may_not_use_names_the_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_another_user_may_not_use_names_the_owner(tmp_path: Path, system: System) -> None:
     path = tmp_path / "s.db"
     path.touch()
     if os.geteuid() == 0:  # root owns what may belong to no service
         for named in (path, tmp_path):
             os.chown(named, 1, -1)
     error = PermissionError(errno.EACCES, "Permission denied")
-    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid)
+    system.become(path.stat().st_uid)
     assert str(trouble(error, "notifier.state", str(path))).endswith("cannot be used: Permission denied")
-    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    system.become(4711)
     remedy = f"; run it as its owner: sudo -u {path.owner()} ..."
     for named in (path, tmp_path / "not-yet" / "s.db"):
         assert str(trouble(error, "notifier.state", str(named))).endswith(f"Permission denied{remedy}")
@@ -98,13 +99,10 @@ def test_database_and_its_journals_are_not_for_all_users(tmp_path: Path, opened:
             assert modes(tmp_path) == {"d.db": "0o660", "d.db-wal": "0o660", "d.db-shm": "0o660"}
 
 
-def test_database_of_another_owner_is_opened_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: str, mode: int) -> None:
-        raise PermissionError(errno.EPERM, "Operation not permitted")
-
+def test_database_of_another_owner_is_opened_as_it_is(tmp_path: Path, system: System) -> None:
     StateDatabase(str(tmp_path / "d.db")).close()
     (tmp_path / "d.db").chmod(0o644)
-    monkeypatch.setattr(os, "chmod", refuse)
+    system.refuse(errno.EPERM, "os.chmod")
     StateDatabase(str(tmp_path / "d.db")).close()
 
 
@@ -190,23 +188,16 @@ def test_database_locked_at_start_is_waited_for(
             opened(str(file))
 
 
-def test_full_disk_at_start_is_waited_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    notifier, refusals, real = Notifier(with_topics(MemoryLog()), tmp_path), [1, 2], database.own
-
-    def own(path: str) -> None:
-        if refusals:
-            refusals.pop()
-            raise OSError(errno.ENOSPC, "No space left on device")
-        real(path)
-
-    monkeypatch.setattr(database, "own", own)
+def test_full_disk_at_start_is_waited_out(tmp_path: Path, system: System) -> None:
+    notifier = Notifier(with_topics(MemoryLog()), tmp_path)
+    fault = system.refuse(errno.ENOSPC, "os.open", at=f"{tmp_path}/notifier.db", times=2)
     destination = Scripted()
     notifier.start(it=destination)
     publish_pushes(notifier.log, "x", 1, 1)
     notifier.settled("it")
     notifier.stop()
     notifier.state.close()
-    assert (destination.told("x"), refusals) == ([1], [])
+    assert (destination.told("x"), len(fault.paths)) == ([1], 2)
 
 
 def test_notifier_that_waits_for_its_state_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,12 +219,11 @@ def test_lock_that_cannot_be_made_is_reported_in_one_line(tmp_path: Path) -> Non
         publisher.run(settings, MemoryLog(), stop=threading.Event(), ready=lambda: None)
 
 
-def test_lock_made_by_root_belongs_to_the_owner_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[tuple[int, int]] = []
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(os, "fchown", lambda file, user, group: given.append((user, group)))
+def test_lock_made_by_root_belongs_to_the_owner_of_its_folder(tmp_path: Path, system: System) -> None:
+    system.become(0)
+    given, owner = system.note_owners(), tmp_path.stat()
     with database.alone(str(tmp_path / "s.db"), "notifier.state", "notifier"):
-        assert given == [(tmp_path.stat().st_uid, tmp_path.stat().st_gid)]
+        assert given == [(f"{tmp_path}/s.db.lock", owner.st_uid, owner.st_gid)]
 
 
 def test_destination_whose_own_disk_is_full_does_not_end_the_others(

@@ -20,6 +20,7 @@ from notifier.messages.public import PublicSettings
 from testing.builders.log.memorylog import MemoryLog
 from testing.builders.notifier.notices import a_notice, an_event
 from testing.faults.permission import under
+from testing.faults.system import System
 
 pytestmark = pytest.mark.processes
 
@@ -195,32 +196,19 @@ def test_missing_folder_is_waited_out(tmp_path: Path) -> None:
     assert send(destination, 1) == [None]
 
 
-def test_line_counts_once_file_and_name_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[Path] = []
-    plain = os.fsync
-
-    def fsync(number: int) -> None:
-        path = Path(os.readlink(f"/proc/self/fd/{number}"))
-        synced.append(path)
-        if path == broken:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        plain(number)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    file, broken = tmp_path / "out.jsonl", tmp_path / "out.jsonl"
+def test_line_counts_once_file_and_name_are_synced(tmp_path: Path, system: System) -> None:
+    file = tmp_path / "out.jsonl"
     destination = opened(file)
-    [error] = send(destination, 1)
+    with system.refuse(errno.EIO, "os.fsync", at=str(file)):
+        [error] = send(destination, 1)
     assert error is not None
     assert "Input/output error" in error
     assert sequences(file) == []
-    broken = tmp_path
-    assert send(destination, 1) != [None]
-    broken = Path("/nowhere")
+    with system.refuse(errno.EIO, "os.fsync", at=str(tmp_path)):
+        assert send(destination, 1) != [None]
     assert send(destination, 1) == [None]
-    assert synced[-2:] == [file, tmp_path]
-    synced.clear()
-    assert send(destination, 2) == [None]
-    assert synced == [file]
+    with system.refuse(errno.EIO, "os.fsync", at=str(tmp_path)):
+        assert send(destination, 2) == [None], "its name is on the disk already"
     assert sequences(file) == [1, 2]
 
 

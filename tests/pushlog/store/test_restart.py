@@ -378,12 +378,12 @@ def test_a_reader_does_not_wait_for_a_writer_to_check(server, restart, monkeypat
 
 
 @pytest.mark.parametrize("hinders", ["access", "owner"])
-def test_a_process_that_may_not_write_compares_a_database_once(server, restart, monkeypatch, hinders):
+def test_a_process_that_may_not_write_compares_a_database_once(server, restart, monkeypatch, system, hinders):
     compared, find = [], restart_module._find_difference
     if hinders == "access":
         monkeypatch.setattr(os, "access", lambda *_: False)
     else:
-        monkeypatch.setattr(os, "geteuid", lambda: os.stat(file(server)).st_uid + 1)
+        system.become(os.stat(file(server)).st_uid + 1)
     monkeypatch.setattr(
         restart_module, "_find_difference", lambda *given: compared.append(find(*given)) or compared[-1]
     )

@@ -13,6 +13,7 @@ import structlog
 from hgext.vcsreplicator.words.errors import BadConfig
 from notifier.services.edge import diskqueue
 from notifier.services.edge.diskqueue import DiskQueue
+from testing.faults.system import System
 
 LIMIT = 10**6
 
@@ -179,18 +180,11 @@ def test_a_failed_append_takes_nothing_and_the_next_goes_on(tmp_path: Path) -> N
     assert files(tmp_path) == []
 
 
-def test_a_failed_sync_takes_nothing_and_its_file_grows_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(file: int) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
+def test_a_failed_sync_takes_nothing_and_its_file_grows_no_more(tmp_path: Path, system: System) -> None:
     with closing(DiskQueue(str(tmp_path), LIMIT)) as queue:
         queue.append(numbers(0, 3))
-        with monkeypatch.context() as patch:
-            patch.setattr("os.fdatasync", fail)
-            with pytest.raises(OSError, match="Input/output"):
-                queue.append([b"x" * 100])
+        with system.refuse(errno.EIO, "os.fdatasync"), pytest.raises(OSError, match="Input/output"):
+            queue.append([b"x" * 100])
         queue.append(numbers(3, 5))
         assert len(files(tmp_path)) == 2
         assert drain(queue) == numbers(0, 5)

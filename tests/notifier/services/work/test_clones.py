@@ -31,6 +31,7 @@ from notifier.services.work.clones import Clones, CloneUnavailable
 from notifier.services.work.commandserver import CommandServer, HgFailed
 from notifier.services.work.database import ChangesetRecord, RepositoryKey
 from testing.builders.notifier.working import HgHost, hg
+from testing.faults.system import System
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
@@ -257,21 +258,15 @@ def test_wait_for_another_process_has_an_end(
             read(Clones(str(tmp_path)), server, A_KEY, ["a" * 40])
 
 
-def take_no_lock(*_: object) -> None:
-    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-
-def test_folder_that_takes_no_locks_uses_no_retry(
-    server: CommandServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fcntl.flock", take_no_lock)
+def test_folder_that_takes_no_locks_uses_no_retry(server: CommandServer, tmp_path: Path, system: System) -> None:
+    system.refuse(errno.ENOLCK, "fcntl.flock")
     with pytest.raises(Unavailable, match=f"^work.clones: {tmp_path}: takes no file locks: No locks available"):
         read(Clones(str(tmp_path)), server, A_KEY, ["a" * 40])
 
 
-def test_folder_that_takes_no_locks_is_refused_at_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_that_takes_no_locks_is_refused_at_start(tmp_path: Path, system: System) -> None:
     Clones(str(tmp_path)).prepare()
-    monkeypatch.setattr("fcntl.flock", take_no_lock)
+    system.refuse(errno.ENOLCK, "fcntl.flock")
     with pytest.raises(BadConfig, match=f"^work.clones: {tmp_path}: takes no file locks: No locks available"):
         Clones(str(tmp_path)).prepare()
 
