@@ -9,7 +9,7 @@ is checked, per repository and incarnation:
 
 - a mirror that applied N says the id and the digest of the accepted event N (I3);
 - a release of N comes after every mirror that gates at the release's roster version has applied N (I4);
-- a mirror serves N only after N was released (but the deletion of what it never served: there is nothing to hold back);
+- a mirror serves N only after N was released (but the deletion of what it does not have: there is nothing to hold back);
 - a notice of N comes after every gating mirror serves N, and its proof names exactly those (I4);
 - notices name the accepted event of their sequence, come once each, in order, without a hole (I5), and name the notice before
   them in each stream; so do the first deliveries of each destination;
@@ -100,6 +100,8 @@ class _Chain:
     applied: dict[str, int] = field(default_factory=dict)
     early: list[Step] = field(default_factory=list)
     served: dict[str, int] = field(default_factory=dict)
+    # Mirrors whose last word was that they serve something.
+    holders: set[str] = field(default_factory=set)
     released: int = 0
     noticed: int = 0
     delivered: dict[str, int] = field(default_factory=dict)
@@ -178,10 +180,14 @@ class _Checker:
 
     def _served(self, chain: _Chain, step: Step) -> None:
         accepted = chain.accepted.get(step.seq)
-        is_absent = accepted is not None and accepted.deletes and not chain.served.get(step.who)
+        is_absent = accepted is not None and accepted.deletes and step.who not in chain.holders
         if step.seq > chain.released and not is_absent:
             self._violation(step, f"{step.who} serves {step.seq}, released is {chain.released}")
         chain.served[step.who] = max(step.seq, chain.served.get(step.who, 0))
+        if step.seq:
+            chain.holders.add(step.who)
+        else:
+            chain.holders.discard(step.who)
 
     def _released(self, chain: _Chain, step: Step) -> None:
         if step.seq < chain.released:

@@ -131,11 +131,15 @@ def test_events_of_a_replaced_incarnation_need_no_notice() -> None:
     assert len(report.violations) == 1, "only the newest incarnation lacks a notice"
 
 
-def test_a_mirror_deletes_at_the_release_but_for_what_it_never_served() -> None:
+def test_a_mirror_deletes_at_the_release_but_for_what_it_does_not_have() -> None:
     history = changed(Kind.ACCEPTED, 2, deletes=True)([*good()[:10], step(Kind.SERVED, 2, "alpha")])
     assert any("alpha serves 2, released is 1" in line for line in check(history, complete=False).violations)
     absent = without(Kind.SERVED, 1, "alpha")(history)
     assert not any("alpha serves 2" in line for line in check(absent, complete=False).violations)
+    lost = [*history[:-1], step(Kind.SERVED, 0, "alpha"), history[-1]]
+    assert not any("alpha serves 2" in line for line in check(lost, complete=False).violations)
+    found = [*lost[:-1], step(Kind.SERVED, 1, "alpha"), history[-1]]
+    assert any("alpha serves 2" in line for line in check(found, complete=False).violations)
 
 
 def test_a_notice_after_the_first_of_the_successor_is_found() -> None:
