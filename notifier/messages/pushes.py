@@ -25,6 +25,8 @@ TYPE = "hg-push"
 
 # Bytes of an answer of json-pushes, and of a message.
 LARGEST = 16 * 1024 * 1024
+# Bytes from which on one answer is read at a time: a hostile one takes forty times its size in memory.
+LARGE = 1 << 20
 
 # Characters of a user's name that are kept.
 USER_KEPT = 1000

@@ -9,6 +9,7 @@ Rules of this file: only the mirror's answers and this process's own clock end a
 pushes are looked up too: by a replay, by a new destination, after an outage.
 """
 
+import contextlib
 import re
 import threading
 from collections.abc import Collection
@@ -26,7 +27,7 @@ from ...clients.authorities import trusting
 from ...clients.http.connection import ConnectionPool, RunningAnswers, TlsPool, read_in_time
 from ...delivery.window import Delivery
 from ...messages.message import Json, Message
-from ...messages.pushes import LARGEST, NotPushes, QueuedPush, read_answer
+from ...messages.pushes import LARGE, LARGEST, NotPushes, QueuedPush, read_answer
 
 logger = structlog.get_logger()
 
@@ -72,7 +73,7 @@ class ChangesetLookup:
         self._mirror_url, self._with_obsolete = mirror_url, with_obsolete
         self._waits = _WaitingTimes(clock)
         self._http = urllib3.PoolManager(maxsize=AT_ONCE, retries=False, timeout=ANSWER, ssl_context=trusting(ca_file))
-        self._running = RunningAnswers()
+        self._running, self._large = RunningAnswers(), threading.Lock()
         self._http.pool_classes_by_scheme = {
             "http": partial(ConnectionPool, running=self._running),  # type: ignore[dict-item]
             "https": partial(TlsPool, running=self._running),  # type: ignore[dict-item]
@@ -128,7 +129,8 @@ class ChangesetLookup:
         if len(text) > LARGEST:
             raise _NotListed(f"answer of more than {LARGEST} bytes")
         try:
-            answered = read_answer(text, url)
+            with self._large if len(text) >= LARGE else contextlib.nullcontext():
+                answered = read_answer(text, url)
         except NotPushes as error:
             raise Unavailable(str(error)) from error
         push = next((push for push in answered.pushes if push.id == number), None)

@@ -20,7 +20,7 @@ from hgext.vcsreplicator.words.retry import Backoff, read_retry_after
 from hgext.vcsreplicator.words.version import VERSION
 
 from ...clients.authorities import trusting
-from ...messages.pushes import LARGEST, PushesAnswer, read_answer
+from ...messages.pushes import LARGE, LARGEST, PushesAnswer, read_answer
 from .settings import PollSettings
 
 # How long a host in trouble rests, in seconds.
@@ -28,9 +28,6 @@ REST = Backoff(first=1.0, longest=300.0)
 
 # The longest rest that a host may ask for, in seconds.
 LONGEST = 3600.0
-
-# Bytes from which on one answer is read at a time: a hostile one takes forty times its size in memory.
-LARGE = 1 << 20
 
 # Statuses after which the host itself is left alone for a while.
 _HOST_TROUBLE = {429, 500, 502, 503, 504}

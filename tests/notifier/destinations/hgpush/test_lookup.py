@@ -4,7 +4,9 @@
 import gzip
 import json
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -19,6 +21,7 @@ from notifier.destinations.hgpush import lookup
 from notifier.destinations.hgpush.lookup import BEHIND, ChangesetLookup
 from notifier.messages.message import Message, messages
 from notifier.messages.public import PublicSettings
+from notifier.messages.pushes import LARGE, PushesAnswer
 from testing.builders.notifier.endpoint import Endpoint, Reply
 from testing.builders.notifier.notices import CREATED_AT, a_notice, an_event, node
 from testing.clock import HandClock
@@ -218,6 +221,22 @@ def test_lookup_that_is_closed_waits_for_no_answer(monkeypatch: pytest.MonkeyPat
         eventually(lambda: mirror.requests)
         asking.lookup.close()
         eventually(lambda: caught)
+
+
+def test_large_answers_of_a_mirror_are_read_one_at_a_time(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may take forty times its size in memory, and several threads ask."""
+    at_work = threading.Lock()
+
+    def read(text: bytes, where: str) -> PushesAnswer:
+        assert at_work.acquire(blocking=False), "another one is read"
+        time.sleep(0.1)
+        at_work.release()
+        return PushesAnswer(last=9, pushes=())
+
+    monkeypatch.setattr(lookup, "read_answer", read)
+    large = Reply(body=b" " * LARGE)
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(lambda _: asking.changesets(large), range(3))) == [(HEAD,)] * 3
 
 
 FIRST, SECOND, THIRD = node("first"), node("second"), node("third")

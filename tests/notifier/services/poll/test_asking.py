@@ -13,7 +13,7 @@ import pytest
 
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Unavailable
-from notifier.messages.pushes import PushesAnswer
+from notifier.messages.pushes import LARGE, PushesAnswer
 from notifier.services.poll import asking
 from notifier.services.poll.asking import AnswerTooLarge, Asker
 from notifier.services.poll.settings import PollSettings
@@ -36,7 +36,7 @@ class Hostile(BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
         if self.path == "/large":
-            self.wfile.write(b" " * asking.LARGE)
+            self.wfile.write(b" " * LARGE)
         with contextlib.suppress(OSError):
             while self.path == "/endless":
                 self.wfile.write(bytes(1 << 20))
