@@ -517,6 +517,19 @@ def test_an_outbox_that_lacks_what_its_marker_says_was_sent_is_a_fork(master: Ma
     assert master.sent() == []
 
 
+def test_a_mark_that_an_account_wrote_makes_one_fork_and_not_one_each_round(master: Master) -> None:
+    """The outbox has the event, and not where the mark says: the fork is void and comes again."""
+    box = master.write("a", following(before_first_event("a", 1), 1))
+    [newest] = box.unsent()
+    box.mark_sent(replace(newest.sent(), end=newest.end + 1, partition=0, offset=1))
+    changed: list[str] = []
+    master.jobs.on_fork_changed = changed.append
+    for _ in range(3):
+        master.jobs.table()[Job.SEND](master.folder("a"))
+    assert box.fork() is not None
+    assert changed == [master.folder("a")]
+
+
 def test_a_log_that_does_not_answer_is_not_called_available(master: Master, log: RestoredLog) -> None:
     def fail(*_: object) -> None:
         raise Unavailable("away")

@@ -137,8 +137,10 @@ class RepositoryJobs:
         fork = self._watch.fork(box) or self._watch.successor(self._sender.source)
         fork = fork or fork_behind(box) or self._find_other(folder, box)
         marked = box.fork()
-        if marked is not None and not (self._watch.has_ended(marked, self._sender.source) or is_void(marked, box)):
-            return True
+        if marked is not None:
+            may_end = self._watch.has_ended(marked, self._sender.source) or is_void(marked, box)
+            if marked == fork or not may_end:
+                return True
         if fork is None:
             if marked is not None:
                 box.set_fork(None)
