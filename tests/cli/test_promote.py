@@ -8,12 +8,13 @@ import pytest
 from click.testing import CliRunner
 
 from hgext.vcsreplicator.cli import promote
-from hgext.vcsreplicator.log import EVENTS, STATE, Log, NewRecord, topics
+from hgext.vcsreplicator.log import EVENTS, ROSTER, STATE, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror.jobs.promotion import Handover
 from hgext.vcsreplicator.relay.mastership import claim, read_master, take_back
 from hgext.vcsreplicator.words.errors import Refused
 from hgext.vcsreplicator.words.records import AGGREGATOR, AggregatorHeartbeat, MasterRecord
+from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
 from testing.faults.system import System
 
@@ -84,6 +85,22 @@ def test_a_handover_that_others_may_have_written_is_refused(config: Path, system
 def test_a_mirror_without_repositories_becomes_the_master(config: Path) -> None:
     run(config)
     assert (config.parent / "alpha/.vcsreplicator/mirror").is_dir()
+
+
+def test_a_mirror_that_an_operator_activates_meanwhile_leaves_the_roster(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No notice waits for the new master, which applies nothing any more."""
+    with open_log(f"sqlite://{config.parent}/log.db") as log:
+
+        def write_roster(version: int, state: MirrorState) -> None:
+            roster = Roster(version=version, mirrors=(Mirror(name="alpha", state=state),))
+            log.append([NewRecord(topic=ROSTER, key=KEY, value=to_json(roster))])
+
+        write_roster(1, MirrorState.INACTIVE)
+        monkeypatch.setattr(promote, "_continue_all", lambda *_: write_roster(2, MirrorState.ACTIVE))
+        with pytest.raises(Refused, match="the aggregator has not decided within 0 s"):
+            run(config, "--wait", "0")
 
 
 def test_no_mirror_is_promoted_by_a_roster_that_lost_its_newest_version(config: Path) -> None:

@@ -75,15 +75,13 @@ def command(config: Config, name: str, is_check: bool, handed: str | None, yes: 
     if owner := name_owner(settings.root):
         raise Refused(f"{settings.root} belongs to another user{owner}")
     handover = None if handed is None else _read_handover(handed)
-    with lock_folder(settings), log_of(config) as log:
+    with lock_folder(settings), log_of(config) as log, closing(Follower(log)) as follower:
         if not is_check:
             _roll_back(settings, relay)
         # Before the reports: a promotion that is recorded later is found by `claim`, and an earlier one is in the picture.
         known = read_master(log)
-        with closing(Follower(log)) as follower:
-            now = follower.present()
-            picture = follower.picture
-        roster = picture.require_roster()
+        now, picture = follower.present(), follower.picture
+        picture.require_roster()
         found = _find_here(settings)
         is_begun = known is not None and (known.source, known.mirror) == (relay.source, name)
         former = known.replaces if known and is_begun else promotion.find_former(picture, known)
@@ -111,7 +109,8 @@ def command(config: Config, name: str, is_check: bool, handed: str | None, yes: 
                 raise Refused("\n".join((f"{name} is not the master yet; run this again later:", *map(visible, late))))
         hgrc = {each.fingerprint.repository: each.hgrc for each in handover.repositories} if handover else {}
         _continue_all(relay, log, picture, found, hgrc)
-        _leave_roster(log, roster, name, wait)
+        # Another operator may have activated the mirror meanwhile.
+        _leave_roster(log, follower.update().require_roster(), name, wait)
         if (fork := fork_of_former(read_master(log), relay.source)) is not None:
             raise Refused(
                 f"{name} is not the master: {fork.reason}; do not start its relay, and fill the mirror again (docs/operating.md)"
