@@ -13,7 +13,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import Refused
 from hgext.vcsreplicator.words.records import MASTER_KEY, MasterRecord
 from hgext.vcsreplicator.words.shape import to_json
-from testing.builders.master.pushing import UNRELAYED, new_master, running_relay
+from testing.builders.master.pushing import RECORDED, UNRELAYED, new_master, running_relay
 
 
 @pytest.mark.processes
@@ -60,10 +60,39 @@ def test_pushes_that_a_former_master_did_not_send_can_be_pushed_again(tmp_path: 
         assert "6 events were not sent" in said
         assert f"{master.root}/spoilt: not saved: lstat: embedded null character in path" in said
         assert f"{master.root}/damaged: not saved: " in said
-        assert "2 repositories could not be read" in str(result.exception)
+        assert "look at each of these 2 repositories before you remove anything" in str(result.exception)
         with pytest.raises(Refused, match="/saved: File exists; expected the path of a new folder"):
             CliRunner().invoke(demote.command, words, catch_exceptions=False, standalone_mode=False)
         copy = str(tmp_path / "copy")
         master.develop("clone", "-q", "-r", "0", str(master.folder / "clone-one"), copy)
         master.develop("-R", copy, "unbundle", str(bundles[0]))
         assert master.develop("-R", copy, "log", "-T", "{desc} ") == "unsent sent "
+
+
+@pytest.mark.processes
+def test_what_a_log_lost_of_a_former_master_is_named(tmp_path: Path) -> None:
+    """Its relay would have sent it again; the mirror may have been promoted without it."""
+    file, config = tmp_path / "log.db", tmp_path / "services.toml"
+    with new_master() as master:
+        config.write_text(
+            f'log = "sqlite://{file}"\n[relay]\nsocket = "{master.socket}"\nsource = "hg://master"\n'
+            f'[relay.roots]\n"{master.root}" = ""\n'
+        )
+        with open_log(f"sqlite://{file}", creates=True) as log:
+            log.create(topics())
+            with running_relay(master.settings(), log):
+                for name in ("kept", "lost"):
+                    master.create(name)
+        copy = shutil.copy(file, tmp_path / "copy.db")
+        with open_log(f"sqlite://{file}") as log, running_relay(master.settings(), log):
+            master.commit("lost", "sent")
+            assert RECORDED in master.push("lost")
+        shutil.copy(copy, file)
+        with open_log(f"sqlite://{file}") as log:
+            record = MasterRecord(source="hg://alpha", mirror="alpha", replaces=("hg://master",), time=1.0)
+            log.append([NewRecord(topic=SERVICES, key=MASTER_KEY, value=to_json(record))])
+        words = ["--output", str(tmp_path / "saved"), "--config", str(config)]
+        result = CliRunner().invoke(demote.command, words, standalone_mode=False)
+        assert f"{master.root}/lost: the log has lost its newest event" in result.output
+        assert "kept" not in result.output
+        assert "look at each of these 1 repositories before you remove anything" in str(result.exception)

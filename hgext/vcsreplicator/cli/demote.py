@@ -3,6 +3,8 @@
 
 import os
 import shlex
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -12,8 +14,10 @@ from ..config import Config
 from ..hg.master.creation import DELETED, NOTES
 from ..hg.promoting import save_changesets
 from ..hg.relaying import MasterRepositories
+from ..log import EVENTS, Log
 from ..outbox.entry import Entry, MirrorNeeds
 from ..outbox.file import outbox_of
+from ..outbox.losses import EventPlace, find_standing
 from ..relay.mastership import fork_of_former, read_master
 from ..relay.scan import find_repositories
 from ..words.errors import Refused, visible
@@ -30,7 +34,8 @@ def command(config: Config, output: str) -> None:
     """Save what a former master accepted and did not send, as bundles.
 
     Run it on the machine of a master that came back after a mirror was promoted in its place. It lists each event that the
-    log does not have, and says how to push its changesets again. It changes nothing in the repositories.
+    log does not have, and says how to push its changesets again. It changes nothing in the repositories. A log that was
+    restored may have lost events after they were sent: their repositories are named.
     """
     relay = relay_of(config)
     if relay is None:
@@ -38,14 +43,23 @@ def command(config: Config, output: str) -> None:
     with log_of(config) as log:
         if fork_of_former(read_master(log), relay.source) is None:
             raise Refused(f"no mirror was promoted in place of {relay.source}: start its relay, which sends all events")
+        places = [place for root in relay.roots for place in (root, os.path.join(root, NOTES, DELETED))]
+        found = dict.fromkeys(each for place in places for each in find_repositories(place))
+        doubtful = _find_lost(log, found)
     folder = Path(output).absolute()
     try:
         folder.mkdir()
     except OSError as error:
         raise Refused(f"{folder}: {error.strerror}; expected the path of a new folder") from error
-    repositories, count, unreadable = MasterRepositories(relay.roots, relay.source), 0, 0
-    places = [place for root in relay.roots for place in (root, os.path.join(root, NOTES, DELETED))]
-    found = dict.fromkeys(each for place in places for each in find_repositories(place))
+    for repository in sorted(doubtful):
+        click.echo(
+            visible(
+                f"{repository}: the log has lost its newest event, and perhaps others; what the new master lacks: "
+                f"hg -R {shlex.quote(repository)} outgoing URL"
+            ),
+            err=True,
+        )
+    repositories, count = MasterRepositories(relay.roots, relay.source), 0
     for number, repository in enumerate(found, 1):
         try:
             unsent = [place.entry for place in outbox_of(repository).unsent()]
@@ -57,11 +71,28 @@ def command(config: Config, output: str) -> None:
                 if save_changesets(repositories, repository, min(map(_find_first, unsent)), file):
                     click.echo(f"  in a clone from the new master: hg unbundle {shlex.quote(file)} && hg push")
         except Exception as error:  # accounts may write there
-            unreadable += 1
+            doubtful.add(repository)
             click.echo(visible(f"{repository}: not saved: {describe(error)}"), err=True)
     click.echo(f"{count} events were not sent", err=True)
-    if unreadable:
-        raise Refused(f"{unreadable} repositories could not be read; look at each before you remove anything")
+    if doubtful:
+        raise Refused(f"look at each of these {len(doubtful)} repositories before you remove anything")
+
+
+def _find_lost(log: Log, folders: Iterable[str]) -> set[str]:
+    """Return the repositories whose newest sent event the log has lost; a log loses its newest records first."""
+    sent: dict[int, list[tuple[int, str, str]]] = {number: [] for number in range(log.partitions(EVENTS))}
+    for folder in folders:
+        with suppress(OSError):
+            mark = outbox_of(folder).sent()
+            if mark is not None and mark.offset is not None and mark.partition in sent:
+                sent[mark.partition].append((mark.offset, mark.id, folder))
+    left, lost = {number: sorted(marks) for number, marks in sent.items() if marks}, set[str]()
+    while left:
+        newest = {number: EventPlace(id=marks[-1][1], offset=marks[-1][0]) for number, marks in left.items()}
+        standing = find_standing(log, newest)
+        lost |= {marks.pop()[2] for number, marks in left.items() if number not in standing}
+        left = {number: marks for number, marks in left.items() if marks and number not in standing}
+    return lost
 
 
 def _find_first(entry: Entry) -> int:
