@@ -25,10 +25,11 @@ from hgext.vcsreplicator.log.table import find_oldest_time
 from hgext.vcsreplicator.outbox.bundles import Bundle
 from hgext.vcsreplicator.outbox.entry import Entry, MirrorNeeds, NewestEvent, before_first_event, next_event
 from hgext.vcsreplicator.outbox.file import Fork, Outbox
-from hgext.vcsreplicator.relay import daemon, fork
+from hgext.vcsreplicator.relay import daemon, fork, outside
 from hgext.vcsreplicator.relay.client import RelayLine
 from hgext.vcsreplicator.relay.jobs import Job
 from hgext.vcsreplicator.relay.lacking import WAITS
+from hgext.vcsreplicator.relay.loss import LossWatch
 from hgext.vcsreplicator.relay.outside import WOULD_REFUSE
 from hgext.vcsreplicator.relay.rounds import SENDS_NOW
 from hgext.vcsreplicator.relay.settings import RelaySettings
@@ -307,7 +308,7 @@ def run_quietly(bench: Bench, monkeypatch: pytest.MonkeyPatch, scan: float) -> t
     """The times of the reports of a relay over a repository where nothing waits, in ten intervals of reports, and its waits."""
     clock, times = bench.clock, list[float]()
     for module in (daemon, reports):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.monotonic))
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.monotonic, thread_time=lambda: 0.0))
     relay = daemon._Relay(bench.settings(scan=scan), bench.log, bench.port, bench.stop, clock)
     shutil.rmtree(bench.folder / "repos/one")  # nothing waits
     bench.log.before["append"] = lambda _: times.append(clock.monotonic())
@@ -317,6 +318,64 @@ def run_quietly(bench: Bench, monkeypatch: pytest.MonkeyPatch, scan: float) -> t
     relay.make_rounds(bench.stop)
     relay.close()
     return times, woken.waits
+
+
+class Rounds(PlainPort):
+    """Notes when each round begins; the relay's thread uses some processor time in each, and in each comparison."""
+
+    def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch, used: float, compared: float = 0.0) -> None:
+        super().__init__()
+        self.bench, self.used, self.compared, self.thread_time = bench, used, compared, 0.0
+        self.times: list[float] = []
+        time = SimpleNamespace(monotonic=bench.clock.monotonic, thread_time=lambda: self.thread_time)
+        for module in (daemon, outside):
+            monkeypatch.setattr(module, "time", time)
+
+    def finish(self, root: str) -> list[str]:
+        self.times.append(self.bench.clock.monotonic())
+        self.thread_time += self.used
+        return []
+
+    def is_changed_outside(self, folder: str) -> bool | None:
+        self.thread_time += self.compared
+        return None
+
+    def make(self, seconds: float) -> list[float]:
+        """Run a relay of `scan` = 30; return the seconds between rounds."""
+        bench, clock = self.bench, self.bench.clock
+        relay = daemon._Relay(bench.settings(scan=30.0), bench.log, self, bench.stop, clock)
+        relay._make_round()
+        relay._is_woken = HandWoken(clock, bench.stop, seconds)  # type: ignore[assignment]
+        relay.make_rounds(bench.stop)
+        relay.close()
+        return [later - earlier for earlier, later in pairwise(self.times)]
+
+
+@pytest.mark.parametrize(("used", "pause"), [(0.3, 30), (1.4, 30), (2.6, 52), (100.0, 120)])
+def test_rounds_leave_the_processor_alone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, used: float, pause: float
+) -> None:
+    first, *others = Rounds(bench, monkeypatch, used).make(600.0)
+    assert first == pytest.approx(30, abs=1)
+    assert others == pytest.approx([pause] * (560 // pause), abs=1)
+
+
+def test_comparisons_make_no_round_late(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Rounds(bench, monkeypatch, 0.3, compared=9.0).make(200.0) == pytest.approx([30] * 6, abs=1)
+
+
+def test_a_loss_is_looked_for_however_long_a_round_takes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = Rounds(bench, monkeypatch, 100.0)
+    checks, ends = list[float](), [70.0]
+
+    def check(losses: LossWatch) -> None:
+        checks.append(bench.clock.monotonic())
+        if ends and checks[-1] > ends[0]:
+            losses._eras[0] += bool(ends.pop())
+
+    monkeypatch.setattr(LossWatch, "check_partitions", check)
+    assert rounds.make(200.0) == pytest.approx([30, 60], abs=1)
+    assert max(later - earlier for earlier, later in pairwise(checks)) < 31
 
 
 @pytest.mark.parametrize("scan", [7.0, 30.0, 3600.0])
@@ -590,8 +649,8 @@ def test_a_fork_that_a_job_finds_is_reported_before_the_next_round(
         eventually(lambda: not bench.box.has_unsent())
         whole = segment.read_bytes()
         segment.write_bytes(b"")
-        [trouble] = eventually(poke)
-        assert trouble.text.startswith(f"{folder}: refuses pushes: the log has its event 1")
+        refuses = f"{folder}: refuses pushes: the log has its event 1"
+        eventually(lambda: [each.text[: len(refuses)] for each in poke()] == [refuses])  # no longer that events wait
         assert measure("forked_repositories") == 1
         segment.write_bytes(whole)
         eventually(lambda: not poke())

@@ -66,6 +66,11 @@ RECHECK = 2.0
 # Most repositories that one look at failures takes: a report names fewer troubles.
 LOOKED_AT = 20
 
+# Largest share of one core that rounds take, comparisons (`outside`) aside: the more repositories, the later the next round begins.
+SHARE = 0.05
+# But after this multiple of `scan` the next round begins in any case.
+LONGEST = 4
+
 # Seconds for which a refused push is reported, unless another one is accepted there.
 REMEMBERED = 3600.0
 
@@ -142,6 +147,8 @@ class _Relay:
         self._refused: dict[str, ServiceTrouble] = {}
         self._reported: list[ServiceTrouble] = []
         self._shared_since = float("inf")
+        # When the next round is due, by `time.monotonic`, and the eras of partitions that the last one began with.
+        self._next_round, self._eras = float("-inf"), self._losses.eras()
         # Repositories with a failed job that were looked at since the last round.
         self._looked_at: set[str] = set()
         # Repositories of which events were sent since troubles were looked for. Workers add to this set, so nothing replaces it.
@@ -158,7 +165,7 @@ class _Relay:
     def make_rounds(self, stop: threading.Event) -> None:
         """Make rounds periodically until `stop`, and report in between."""
         threading.Thread(target=_wake_at_stop, args=(stop, self._is_woken), name="stop", daemon=True).start()
-        due = time.monotonic() + self._settings.scan
+        due = self._next_round = time.monotonic() + self._settings.scan  # the first one looks at all
         while self._wait_for_work(stop, due):
             if time.monotonic() < due:
                 is_changed = self._leave_out_sent() | self._look_at_failures()
@@ -170,8 +177,9 @@ class _Relay:
                 self._losses.check_partitions()
             except ReplicationError as error:  # checked again before the next event is sent
                 logger.warning("log not readable", reason=str(error))
-            self._make_round()
-            due = time.monotonic() + self._settings.scan
+            if time.monotonic() >= self._next_round or self._losses.eras() != self._eras:
+                self._make_round()
+            due = min(time.monotonic() + self._settings.scan, self._next_round)
             try:
                 self._remove_old_blobs()
             except ReplicationError as error:  # left to a later round
@@ -283,7 +291,8 @@ class _Relay:
 
     def _make_round(self) -> None:
         """Make one round, and report the repositories' troubles."""
-        settings, now = self._settings, self._clock.now()
+        settings, now, before = self._settings, self._clock.now(), time.thread_time() - self._outside.used
+        self._eras = self._losses.eras()
         self._looked_at.clear()
         self._forked.clear()
         if self._retries is not None:
@@ -305,6 +314,8 @@ class _Relay:
             if (trouble := find_trouble(folder, outbox_of(folder), now, OUTSIDE)) is not None:
                 self._found.append(trouble)
         self._report()
+        used = time.thread_time() - self._outside.used - before
+        self._next_round = time.monotonic() + max(settings.scan, min(used / SHARE, LONGEST * settings.scan))
 
     def _confirm(self, folders: list[str]) -> None:
         """Look for these repositories' newest events in the log, and add their jobs.

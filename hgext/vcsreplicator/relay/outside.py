@@ -52,6 +52,8 @@ class OutsideWatch:
         self, port: MasterPort, monotonic: Callable[[], float] = time.monotonic, at_once: int = AT_ONCE
     ) -> None:
         self._port, self._monotonic, self._at_once = port, monotonic, at_once
+        # Seconds of the processor that comparisons took.
+        self.used = 0.0
         # Those compared longest ago come first.
         self._compared: dict[str, _Comparison] = {}
 
@@ -80,8 +82,10 @@ class OutsideWatch:
             is_time = not opened or self._monotonic() < until
             if is_time and opened[kind] < self._at_once and (not was_sound or seen != compared):
                 opened[kind] += 1
+                began = time.thread_time()
                 del self._compared[folder]
                 self._compared[folder] = _, is_changed, refusal = self._compare_repository(folder, seen, former)
+                self.used += time.thread_time() - began
             if is_changed and not refusal:
                 what = "was changed without the extension, and mirrors lack the change until the next push"
                 text = f"{folder}: {what}; announce it now: hg -R {shlex.quote(folder)} replicatesync"

@@ -27,17 +27,11 @@ def find_gone(
     """
     there, found = set(known), {}
     for name, state in states.items():
-        if state.source not in (None, source):
-            continue
         places = list(find_places(state.path, roots))
-        hidden = any(f"{place}/".startswith(f"{folder}/") for place in places for folder in unreadable)
-        if (
-            places
-            and not hidden
-            and not state.deleted
-            and there.isdisjoint(places)
-            and not _may_be_deleted(name, roots)
-        ):
+        if not places or not there.isdisjoint(places) or state.deleted or state.source not in (None, source):
+            continue
+        is_hidden = any(f"{place}/".startswith(f"{folder}/") for place in places for folder in unreadable)
+        if not is_hidden and not _may_be_deleted(name, roots):
             found[name] = before.get(name, now)
     return found
 
@@ -90,6 +84,6 @@ def _may_be_deleted(name: str, roots: Iterable[str]) -> bool:
 def find_places(path: str, roots: Mapping[str, str]) -> Iterable[str]:
     """Yield the folders that have this wire path."""
     for root, prefix in roots.items():
-        inside = path.removeprefix(prefix.strip("/") + "/") if prefix.strip("/") else path
-        if inside != path or not prefix.strip("/"):
-            yield os.path.join(root, inside)
+        above = prefix.strip("/")
+        if not above or path.startswith(f"{above}/"):
+            yield os.path.join(root, path[len(above) + 1 :] if above else path)
