@@ -96,6 +96,17 @@ def kill_everywhere(promotion: Promotion, record: Path, *, every: int) -> None:
             assert promotion.describe() == expected, f"killed at {place}"
 
 
+def test_a_promotion_that_cannot_write_a_file_names_it_and_is_completed(promotion: Promotion) -> None:
+    promotion.begin()
+    obstacle = promotion.root / "x" / ".hg" / "hgrc.new"
+    obstacle.mkdir()
+    said = f"{promotion.root}/x: [Errno 21] Is a directory: '{obstacle}'; remove the cause, then run this again\n"
+    assert promotion.run().stderr.endswith(said)
+    obstacle.rmdir()
+    assert promotion.run().returncode == 0
+    assert promotion.describe()["sent"]
+
+
 def test_a_promotion_killed_at_a_few_lines_is_completed(promotion: Promotion, tmp_path: Path) -> None:
     kill_everywhere(promotion, tmp_path / "steps", every=30)
 

@@ -210,9 +210,13 @@ def _continue_all(
         assert here.checkpoint is not None
         if here.checkpoint.deleted:  # which a backup keeps
             continue
-        take_hgrc(here.folder, hgrc.get(here.checkpoint.repository))
-        keep_drafts(here.folder, here.checkpoint)
-        continue_outbox(repositories.open(here.folder), here.checkpoint, _read_logged(log, here.checkpoint))
+        logged = _read_logged(log, here.checkpoint)
+        try:
+            take_hgrc(here.folder, hgrc.get(here.checkpoint.repository))
+            keep_drafts(here.folder, here.checkpoint)
+            continue_outbox(repositories.open(here.folder), here.checkpoint, logged)
+        except OSError as error:
+            raise Refused(f"{here.folder}: {error}; remove the cause, then run this again") from error
 
 
 def _read_logged(log: Log, checkpoint: Checkpoint) -> Event | None:
