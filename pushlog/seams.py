@@ -122,6 +122,7 @@ SEAMS = {
         "_playback": "journal report opener vfsmap entries backupentries unlink checkambigfiles",
         "read_backup_files": "report fp",
         "rollback": "opener vfsmap file report checkambigfiles skip_journal_pattern",
+        "transaction._abort": "self",
         "transaction.add": "self ...",
         "transaction.addbackup": "self ...",
         "transaction.endgroup": "self ...",
@@ -159,8 +160,8 @@ SEAMS = {
 
 # Class of such a function → the private attributes that its constructor makes, and these extensions and hooks use.
 ATTRIBUTES = {
-    "mercurial.transaction.transaction": "_backupentries _backupmap _file _filegenerators _journal _newfiles _offsetmap _opener "
-    "_queue _vfsmap",
+    "mercurial.transaction.transaction": "_backupentries _backupmap _backupsfile _file _filegenerators _journal _newfiles "
+    "_offsetmap _opener _queue _vfsmap",
     "mercurial.util.atomictempfile": "_fp _tempname",
 }
 

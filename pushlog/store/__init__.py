@@ -29,6 +29,7 @@ def complete_journals() -> None:
 
     seams.wrap("mercurial.util", "atomictempfile.close", _sync_phases)
     seams.wrap("mercurial.localrepo", "localrepository._writejournal", _drop_former_backups)
+    seams.wrap("mercurial.transaction", "transaction._abort", seams.loading(_JOURNAL, "abort"))
     seams.wrap("mercurial.transaction", "transaction.add", _refuse_damaged)
     seams.wrap("mercurial.transaction", "transaction.endgroup", seams.loading(_JOURNAL, "endgroup"))
     seams.wrap("mercurial.transaction", "rollback", seams.loading(_JOURNAL, "rollback"))

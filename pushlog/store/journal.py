@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Makes the journal of a strip complete, and rolls back inside the repository.
+"""Makes the journal of a strip complete, and rolls back inside the repository, on a full disk too.
 
 A rollback after a kill truncates exactly the files that the journal names. Mercurial's own strip names them one by one, and its
 rollback uses a list that is no journal at all: killed in the middle, both leave a store in which one file is truncated and its
@@ -7,11 +7,13 @@ partner is not.
 
 Seams of Mercurial and what they must keep doing: `repair.strip` names its files within one group and cuts after `endgroup`
 (`tests/pushlog/store/test_kills.py`). Each recovery and `hg rollback` goes through `transaction.rollback`, each abort through
-`transaction._playback`, which are replaced (`tests/pushlog/store/rollback/test_playback.py`).
+`transaction._playback`, which are replaced (`tests/pushlog/store/rollback/test_playback.py`). Before that, an abort closes
+`transaction._file` and `_backupsfile` (`tests/pushlog/store/test_journal.py`).
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -42,6 +44,24 @@ def endgroup(orig: Any, tr: Transaction) -> None:
     tr._offsetmap.update({file: size for file, size in sizes.items() if size})
     tr._newfiles.update(file for file, size in sizes.items() if not size)
     orig(tr)  # ends the group, and finds its files journalled
+
+
+def abort(orig: Any, tr: Transaction) -> None:
+    """Roll back a transaction of this process on a full disk too.
+
+    Mercurial first reads and closes both files of the journal, and ends with OSError where the disk has no room for their last
+    lines; the rollback would be left to the next process. What such a line names was not touched yet.
+    """
+    try:
+        tr._file.flush()
+    except OSError:
+        with contextlib.suppress(OSError):
+            tr._file.close()
+        tr._file = tr._opener(tr._journal, b"r+b")
+        tr._file.truncate(tr._file.read().rfind(b"\n") + 1)
+    with contextlib.suppress(OSError):
+        tr._backupsfile.close()
+    orig(tr)
 
 
 def rollback(

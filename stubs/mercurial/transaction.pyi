@@ -16,6 +16,7 @@ class transaction:
     # The rest of the attributes are private: what of the journal, which `pushlog.store.journal` and `hg.master.durability` write.
     _backupentries: list[tuple[bytes, bytes, bytes, bool]]
     _backupmap: dict[bytes, int]
+    _backupsfile: IO[bytes]
     _file: IO[bytes]
     _filegenerators: dict[bytes, tuple[int, Iterable[bytes], Callable[..., None], bytes, bool]]
     _journal: bytes
