@@ -152,10 +152,7 @@ class Window:
         return begun
 
     def settle(self, number: int) -> Message:
-        """Remove and return a message that was confirmed, rejected or skipped.
-
-        The next message of its repository may begin.
-        """
+        """Remove and return a settled message; the next of its repository may begin."""
         entry = self._entries.pop(number)
         self._end_attempt(entry)
         freed: dict[int, _PlacedMessage] = {}

@@ -314,10 +314,7 @@ class _DeliveryLoop:
                 return
 
     def submit(self, delivery: Delivery) -> None:
-        """Submit one delivery; refuse a message that cannot be sent.
-
-        Raises Unavailable.
-        """
+        """Submit one delivery; refuse a message that cannot be sent. Raises Unavailable."""
         try:
             self.destination.submit(delivery)
         except Exception as error:

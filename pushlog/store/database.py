@@ -94,10 +94,7 @@ def apply(connection: sqlite3.Connection, fact: Fact, revision_of: RevisionOf) -
 
 
 def insert_new(connection: sqlite3.Connection, push: Push, revision_of: RevisionOf) -> None:
-    """Add a push.
-
-    Raises `sqlite3.IntegrityError` if another push has a changeset of it.
-    """
+    """Add a push; raise `sqlite3.IntegrityError` if another has a changeset of it."""
     connection.execute(statements.DELETE_CHANGESETS, (push.id,))
     connection.execute(statements.INSERT_PUSH, (push.id, push.user, push.date))
     connection.executemany(statements.INSERT_CHANGESET, [(push.id, revision_of(node), node) for node in push.nodes])
@@ -123,10 +120,7 @@ def renumber(connection: sqlite3.Connection, first: int, revision_of: RevisionOf
 
 
 def next_id(connection: sqlite3.Connection) -> int:
-    """Return the id after the highest ever used.
-
-    Raises `sqlite3.OperationalError` if no id follows it.
-    """
+    """Return the id after the highest ever used, or raise `sqlite3.OperationalError`."""
     highest: int = connection.execute(statements.HIGHEST_USED_ID).fetchone()[0]
     if highest >= LARGEST:
         raise sqlite3.OperationalError(f"no push id follows {highest}")

@@ -24,10 +24,7 @@ def show_pushes(ui: Ui, topic: bytes, connection: sqlite3.Connection, last: int)
 
 
 def show_facts(log: Pushlog, topic: bytes) -> Iterator[entry.Fact]:
-    """Yield the facts of the file, and show how far they are.
-
-    Raises `TornRecord` at damage.
-    """
+    """Yield the facts of the file, and show the progress; `TornRecord` at damage."""
     with log.repo.ui.makeprogress(topic, unit=b"bytes", total=log.file.tail()) as progress:
         for record in log.file.records():
             progress.update(record.start)

@@ -86,10 +86,7 @@ class PushlogTransaction:
         return self._on_sound_database(lambda: database.last_id(self.connection))
 
     def insert(self, push: entry.Push) -> None:
-        """Record a push of another repository.
-
-        Raises `sqlite3.IntegrityError` if it contradicts the pushes here.
-        """
+        """Record another repository's push; IntegrityError if it contradicts those here."""
         self._on_sound_database(lambda: self._insert(push))
 
     def _insert(self, push: entry.Push) -> None:

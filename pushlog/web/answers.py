@@ -27,10 +27,7 @@ _encode = json.JSONEncoder(sort_keys=True).encode
 
 
 class Answers:
-    """The changesets of one request's pushes.
-
-    ``repo`` is the view that the request may see.
-    """
+    """The changesets of one request's pushes in ``repo``, the view that it may see."""
 
     def __init__(self, repo: localrepository):
         self._named = NamedChangesets(repo)

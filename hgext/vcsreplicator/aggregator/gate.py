@@ -193,10 +193,7 @@ class AckGate:
                 keys -= {key for key in keys if self._is_expected(key)}
 
     def find_unsealed(self, roster: Roster) -> list[str]:
-        """Return the names of the mirrors that write, and have sealed nothing.
-
-        Notices may wait for them.
-        """
+        """Name the mirrors that write and seal nothing; notices may wait for them."""
         unsealed = self._unsealed - self._sealed
         return [mirror.name for mirror in roster.mirrors if mirror.gates("", None) and mirror.name in unsealed]
 

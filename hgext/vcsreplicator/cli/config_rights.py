@@ -39,10 +39,7 @@ class NeededRight:
 
 
 def report_rights(config: Config, report: Callable[[str], object]) -> None:
-    """Report what this user may not do, and what is missing.
-
-    Root may do everything, so no right is checked for it.
-    """
+    """Report what this user may not do, and what is missing; nothing for root."""
     needed, is_root = list(list_needed(config.tables)), os.geteuid() == 0
     if needed and is_root:
         program = Path(sys.executable).with_name("vcsreplicator")  # which is not on the PATH that sudo sets

@@ -60,10 +60,7 @@ class Watcher:
             thread.join()
 
     def wait_for_notice(self, path: str, timeout: float) -> Timeline:
-        """Wait for the newest event's notice, and return the timeline.
-
-        Raises Unavailable after `timeout` seconds.
-        """
+        """Wait for the newest event's notice; return the timeline, or raise Unavailable."""
         end = time.monotonic() + timeout
         with contextlib.suppress(Unavailable):
             self._take_records(read_on(self._log, self._reader))

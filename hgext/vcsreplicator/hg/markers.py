@@ -23,10 +23,7 @@ def find_exclusive(repo: localrepository, nodes: Iterable[bytes]) -> tuple[str, 
 
 
 def delete(repo: localrepository, markers: Iterable[str]) -> None:
-    """Delete the markers that are there; the caller holds the lock.
-
-    After a kill, all of them are there or none is.
-    """
+    """Delete the markers that are there, all or none; the caller holds the lock."""
     doomed = {base64.b64decode(marker) for marker in markers}
     here = enumerate(observe.encode_markers(repo.obsstore)) if doomed else ()
     indices = [index for index, marker in here if marker in doomed]

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class MasterRepositories(RepositoryOpener):
-    """The repositories below the relay's roots, opened without their configuration."""
+    """A `MasterPort` to the repositories below roots, without their configuration."""
 
     def __init__(self, roots: Mapping[str, str], source: str) -> None:
         super().__init__(skip_hgrc=True)
@@ -55,19 +55,10 @@ class MasterRepositories(RepositoryOpener):
         )
 
     def recover(self, folder: str) -> bool:
-        """Roll back an abandoned transaction, and return whether there was one.
-
-        A transaction whose process lives is left alone, since that process holds the lock. Raises OSError if this user may not
-        take the lock.
-        """
         repo = self.open(folder)
         return recovery.recover_abandoned(repo, _trying_lock(repo.svfs.join(b"lock")))
 
     def announce(self, folder: str) -> bool:
-        """Write the first event if there is none; return False if another process locks.
-
-        Raises Refused if the event is not allowed, OSError if this user may not take the lock.
-        """
         repo = self.open(folder)
         if Outbox(repo.svfs).end() is not None:
             return True
@@ -84,10 +75,6 @@ class MasterRepositories(RepositoryOpener):
         return False
 
     def place(self, folder: str) -> tuple[str, int] | None:
-        """Return the wire path of a folder, and the generation of the next repository there.
-
-        None if no repository can be there.
-        """
         with contextlib.suppress(error.ConfigError):
             path = self._settings.wire_path(folder)
             if path is not None:
@@ -116,10 +103,6 @@ class MasterRepositories(RepositoryOpener):
         return includes or any(map(found.items, (b"hooks", b"extensions")))
 
     def is_changed_outside(self, folder: str) -> bool | None:
-        """Return whether the changelog is another than the newest event left it.
-
-        False if there is no event. None while another process holds the lock or left a transaction.
-        """
         box = outbox_of(folder)
         before = box.end()
         if before is None:
@@ -131,11 +114,6 @@ class MasterRepositories(RepositoryOpener):
         return None if _is_busy(repo) or box.end() != before else now != before.after
 
     def find_refusal(self, folder: str) -> str | None:
-        """Return why pushes are refused or would do harm: the history is damaged or lost, or the pushlog's file an older copy.
-
-        None if nothing is wrong. Raises Unavailable while another process holds the lock or left a transaction, OSError if this
-        user may not read the files.
-        """
         box, repo = outbox_of(folder), None
         end = box.end()
         try:
@@ -155,7 +133,6 @@ class MasterRepositories(RepositoryOpener):
         return found
 
     def finish(self, root: str) -> list[str]:
-        """Finish interrupted acts that no process locks; describe those that failed."""
         real, problems = os.path.realpath(root), []
         try:
             files = intents.files(real)

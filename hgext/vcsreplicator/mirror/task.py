@@ -148,10 +148,7 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warm:
-    """A request to fill the caches of clients' views.
-
-    With `relock` also to set the lock. Answered by itself.
-    """
+    """A request to fill the caches of views, and, with `relock`, to set the lock."""
 
     repository: str
     folder: str

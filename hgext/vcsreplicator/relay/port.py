@@ -19,7 +19,7 @@ class MasterPort(Protocol):
     def recover(self, folder: str) -> bool:
         """Roll back an abandoned transaction; return whether that was done.
 
-        Leaves the transaction if another process holds the lock. Raises OSError if this user may not take it.
+        Leaves a transaction whose process lives, and so holds the lock. Raises OSError if this user may not take the lock.
         """
 
     def announce(self, folder: str) -> bool:
@@ -49,5 +49,5 @@ class MasterPort(Protocol):
     def find_refusal(self, folder: str) -> str | None:
         """Return why pushes are refused or would do harm: the history is damaged or lost, or the pushlog's file an older copy.
 
-        None if nothing is wrong. Raises Unavailable while a process works there.
+        None if nothing is wrong. Raises Unavailable while a process works there, OSError if this user may not read the files.
         """

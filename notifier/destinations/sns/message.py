@@ -38,10 +38,7 @@ def topic_text(message: Message, data_url: str, limit: int) -> str:
 
 
 def attributes(message: Message) -> dict[str, Any]:
-    """Return the message's attributes.
-
-    They are for filter policies of subscriptions, and for receivers that drop repeats.
-    """
+    """Return the message's attributes, for filter policies and to drop repeats."""
     texts = {
         "type": message.type.value,
         "repo_url": message.repo_url,
@@ -77,9 +74,6 @@ def attributes_size(attributes: dict[str, Any]) -> int:
 
 
 def topic_parts(message: Message, data_url: str, limit: int) -> tuple[str, dict[str, Any]]:
-    """Return text and attributes of the message.
-
-    The text leaves room for the attributes.
-    """
+    """Return the attributes of the message, and a text that leaves room for them."""
     beside = attributes(message)
     return topic_text(message, data_url, min(limit, MOST_BYTES - attributes_size(beside))), beside

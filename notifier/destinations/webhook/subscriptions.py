@@ -153,10 +153,7 @@ class SubscriptionTable:
             self._db.run(sql.HISTORY, (now, stored.name, what, who))
 
     def pause(self, name: str, reason: str | None, *, who: str, now: float) -> bool:
-        """Pause a subscription with a reason, or resume it (None).
-
-        Returns False if there is none of this name.
-        """
+        """Pause with a reason, or resume (None); return False if none has this name."""
         number = self._find_number(name)
         if number is None:
             return False

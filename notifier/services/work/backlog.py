@@ -171,10 +171,7 @@ class MessageBacklog:
             backlog.is_parked = name in parked
 
     def forget(self) -> None:
-        """Drop all messages: the connection is lost, and the broker sends them again.
-
-        Work under way ends by itself.
-        """
+        """Drop all messages, which the broker sends again; work under way ends by itself."""
         for name, backlog in list(self._backlogs.items()):
             backlog.waiting.clear()
             if backlog.busy_since is None and not backlog.failures:

@@ -98,10 +98,7 @@ class DeadLetters:
         on_confirmed()
 
     def forget(self) -> None:
-        """Forget all letters, and drop their connection.
-
-        The consumer's connection is lost or closed, and the messages of these letters come again.
-        """
+        """Forget all letters, whose messages come again, and drop their connection."""
         self._unsent.clear()
         self._letters.clear()
         self._channel.close()

@@ -251,10 +251,7 @@ class EventIntake:
         self._memory.lost[repository.id] += event.seq - repository.last - 1
 
     def _defer_fork(self, repository: Repository, record: Record) -> None:
-        """Leave a fork to the end of its partition.
-
-        Until then no stored position passes it.
-        """
+        """Leave a fork to the end of its partition; no stored position passes it before."""
         self._forks[repository.id] = record
         if record.partition in self.ends:
             place = (EVENTS, record.partition)

@@ -215,10 +215,7 @@ class Repository:
         return found[::-1]
 
     def drop_newest(self) -> HeldEvent:
-        """Take out and return the newest event.
-
-        Levels at it keep the result of their comparison.
-        """
+        """Take out and return the newest event; levels at it stay as they were compared."""
         held = self.queue.pop()
         self.released = min(self.released, len(self.queue))
         return held
