@@ -6,6 +6,7 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from starlette.responses import Response
@@ -64,8 +65,7 @@ def test_only_so_many_searches_run_at_a_time_and_each_gives_way(busy: Installati
             assert "notice written" in ask_for_first(site, busy)
 
 
-def test_a_feed_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "FEEDS", 1)
+def test_a_feed_too_many_is_refused() -> None:
     silent = SimpleNamespace(announced=(), note_interest=lambda: None)
     followed = feed.Feed(silent, lambda request: str)  # type: ignore[arg-type]
     request = SimpleNamespace(headers={}, state=SimpleNamespace(role=DashboardRole.GUEST))
@@ -79,24 +79,22 @@ def test_a_feed_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async def drop(message: Message) -> None:
         """Take what is sent, and keep nothing."""
 
-    async def open_three() -> list[int]:
-        """The first has not sent anything when the second asks, and its reader leaves before it does."""
-        first, second = await ask(), await ask()
+    async def open_all() -> list[int]:
+        """The first has not sent anything when the one too many asks, and its reader leaves before it does."""
+        first, *others = [await ask() for _ in range(feed.FEEDS + 1)]
         await first({"type": "http", "asgi": {"spec_version": "2.3"}}, leave, drop)
-        third = await ask()
-        return [answer.status_code for answer in (first, second, third)]
+        answers = [first, *others, await ask()]
+        return [answer.status_code for answer in answers]
 
-    assert asyncio.run(open_three()) == [200, 503, 200]
+    assert asyncio.run(open_all()) == [*[200] * feed.FEEDS, 503, 200]
 
 
-def test_a_watcher_that_fails_ends_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*arguments: object, **options: object) -> None:
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr(watcher, "make_view", fail)
+def test_a_watcher_that_fails_ends_the_service(tmp_path: Path) -> None:
+    installation = fill()
+    installation.log.before["ends"] = Mock(side_effect=RuntimeError("a bug"))
     stop, address = threading.Event(), ("127.0.0.1", free_port())
     with pytest.raises(RuntimeError, match="a bug"):
-        run(settings(tmp_path), fill().sources, address=address, stop=stop, ready=lambda: None)
+        run(settings(tmp_path), installation.sources, address=address, stop=stop, ready=lambda: None)
 
 
 def test_views_are_made_only_while_they_are_asked_for() -> None:

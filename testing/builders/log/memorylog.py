@@ -286,6 +286,7 @@ class MemoryTransactor:
         pass
 
     def renew(self) -> None:
+        self._log._begin("renew")
         self._log.check(self._identity, self._epoch)
 
     def close(self) -> None:

@@ -129,11 +129,12 @@ class Scripted:
 
     `got` is what was confirmed, `tried` what was submitted.
 
-    `answer` decides what becomes of a message; everything raises `down` while there is one; while `hold` is set nothing is
-    answered.
+    `answer` decides what becomes of a message, unless `answer_wait` answers each wait of so many seconds; everything raises `down`
+    while there is one; while `hold` is set nothing is answered.
     """
 
     answer: Answer = lambda message: None
+    answer_wait: Callable[[float], Sequence[DeliveryOutcome]] | None = None
     down: ReplicationError | None = None
     hold: threading.Event = field(default_factory=threading.Event)
     got: list[Message] = field(default_factory=list)
@@ -157,6 +158,8 @@ class Scripted:
         self._submitted.append(delivery)
 
     def outcomes(self, timeout: float) -> Sequence[DeliveryOutcome]:
+        if self.answer_wait is not None:
+            return self.answer_wait(timeout)
         if self.hold.is_set():
             threading.Event().wait(timeout)
             return []

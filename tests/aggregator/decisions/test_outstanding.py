@@ -5,11 +5,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
-from hgext.vcsreplicator.aggregator.decisions import outstanding
 from hgext.vcsreplicator.aggregator.decisions.aggregation import Aggregation
-from hgext.vcsreplicator.aggregator.decisions.outstanding import Outstanding
+from hgext.vcsreplicator.aggregator.decisions.outstanding import LOOKED_AT, Outstanding
 from hgext.vcsreplicator.aggregator.decisions.poison import Poison
 from hgext.vcsreplicator.aggregator.decisions.repository import Repository
 from hgext.vcsreplicator.aggregator.decisions.standing import Standing
@@ -122,9 +119,10 @@ def test_what_waits_for_a_newer_aggregator_is_outstanding_at_once() -> None:
     assert kept(fed.aggregation)["newer"] == {chain.repository: 2}
 
 
-def test_as_many_changes_as_one_update_looks_at_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outstanding, "LOOKED_AT", 2)
+def test_as_many_changes_as_one_update_looks_at_leave_nothing_behind() -> None:
     figures = Outstanding(Poison())
-    for name, is_behind in (("x", False), ("y", False), ("z", True)):
-        figures.note(Repository(name))
-        assert figures.is_behind is is_behind
+    for number in range(LOOKED_AT):
+        figures.note(Repository(str(number)))
+        assert not figures.is_behind
+    figures.note(Repository("one more"))
+    assert figures.is_behind
