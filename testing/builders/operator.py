@@ -37,7 +37,14 @@ class Operator(Pusher):
     def _act(self, name: str, new: str = "") -> None:
         """One life of a repository, which ends at its path, or after a rename at the new one."""
         folder, renamed = self._cluster.repository(name), self._cluster.repository(new)
-        self._until(lambda: (folder / ".hg/requires").exists(), "init", str(folder))
+
+        def is_made() -> bool:
+            if not (folder / ".hg/requires").exists():
+                shutil.rmtree(folder, ignore_errors=True)  # half of it, since its disk took no more
+                return False
+            return True
+
+        self._until(is_made, "init", str(folder))
         _write(folder / ".hg/hgrc", DRAFTS)
         self._load.living.add(name)
         self._load.acted.append(("newrepo.1", name))
