@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """An operator of a master, who creates, strips, renames and deletes repositories under load, and pushes to them in between."""
 
+import os
 import shutil
+import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,6 +22,12 @@ class Operator(Pusher):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self._server = Developer(self._cluster.folder, self._cluster.about["master"]["env"], is_warm=False)
+
+    def end_command(self) -> None:
+        """Kill the process of what is typed on the master now, if there is one."""
+        if (pid := self._server.pid) is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def run(self) -> None:
         try:

@@ -93,7 +93,7 @@ VIOLATIONS: dict[str, list[Seen]] = {
     "silent: check says OK at 90.0": [*without(8), checked(75.0, "waits until 80"), checked(90.0)],
     "alarm: check says at 201.0: beta is silent": [*without(10), checked(200.0, "beta is silent")],
     "late: relay-killed, healed at 12.0: lines took 23.0 s": [*without(8), delivered(2, 35.0)],
-    "stuck: head-2, pushed at 14.0, reached lines at 76.0": [*without(8), struck(20.0, 50.0), delivered(2, 76.0)],
+    "stuck: head-2, pushed at 14.0, reached lines at 91.0": [*without(8), struck(20.0, 50.0), delivered(2, 91.0)],
     "trouble: relay at 9.0: ended with 78": [
         *WELL,
         Seen(kind="trouble", who="relay", begin=9.0, end=9.0, what={"text": "ended with 78"}),

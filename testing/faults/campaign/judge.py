@@ -10,7 +10,7 @@
 - silent: `check` said OK while an accepted push was undelivered for over a minute, and had named nothing just before;
 - alarm: `check` reported something though all was healed and delivered for over a minute;
 - late: after a fault was healed, a destination got no push that began then within the fault's bound;
-- stuck: a push waited for a destination for over half a minute in which no fault lasted, though other pushes may have passed it;
+- stuck: a push waited for a destination for over 45 seconds in which no fault lasted, though other pushes may have passed it;
 - trouble: what an observer writes down because it must not be.
 
 An observation that took time counts only if no moment in it would excuse what was seen. The campaign `ended` when all was healed
@@ -32,8 +32,9 @@ UNNAMED = 60.0
 RENAMED = 10.0
 # Seconds after a fault in which what was unconfirmed may come again: `takeover-after`, and the longest delay of a retry.
 REPEATED = 30.0
-# Seconds for which a push may wait while no fault lasts: the longest recovery that the table allows, whichever faults came before.
-STUCK = 30.0
+# Seconds for which a push may wait while no fault lasts: the longest recovery that the table allows, and half of it again, since
+# one fault may follow another.
+STUCK = 45.0
 # Seconds that a push may wait at the end of a history that was cut short: the longest fault, and the longest recovery.
 CUT = 120.0
 

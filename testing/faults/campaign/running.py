@@ -90,7 +90,8 @@ def _pushing(site: Site, names: list[str], seed: int) -> Iterator[None]:
         site.pushers.append(Pusher(site.cluster, names[number::PUSHERS], site.load, stop, f"{seed}-{number}"))
     at_work = list(site.pushers)
     if site.is_whole:
-        at_work.append(Operator(site.cluster, ["acts"], site.load, stop, f"{seed}-operator"))
+        site.operator = Operator(site.cluster, ["acts"], site.load, stop, f"{seed}-operator")
+        at_work.append(site.operator)
     for thread in at_work:
         thread.start()
     try:

@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import time
+import uuid
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ from testing.builders.cluster import Cluster
 from testing.builders.installation import on_a_machine
 from testing.builders.load import Load, Pusher
 from testing.builders.notifier.endpoint import Endpoint, Reply, Request
+from testing.builders.operator import Operator
 from testing.checks import checker
 from testing.faults.campaign.cloud import answer, message_of
 from testing.faults.campaign.history import History
@@ -52,6 +54,7 @@ class Site:
     def __init__(self, folder: Path, history: History, *, is_whole: bool, brokers: int = 1) -> None:
         self.folder, self.history, self.is_whole, self._brokers = folder, history, is_whole, brokers
         self.load, self.pushers = Load(), list[Pusher]()
+        self.operator: Operator
         self.random = random.Random(0)
         # The mirrors that a fault has taken away now, and how an endpoint in trouble answers.
         self.spared, self.moods = set[str](), dict[str, Callable[[Request], Reply]]()
@@ -159,14 +162,25 @@ class Site:
             for role, service in alone.items():
                 services[f"{role}-{number}"] = self._on_a_machine(f"{role}-{number}", service)
         (self.folder / "clocks").mkdir()
-        self.cluster.about["services"] = {
-            role: clocked(service, self.clock(role)) for role, service in services.items()
-        }
+        services = {role: clocked(service, self.clock(role)) for role, service in services.items()}
+        if self.disks:
+            self.boot("beta")
+            services |= {role: self._booted(services[role], "beta") for role in ("mirror-beta", "web-beta")}
+        self.cluster.about["services"] = services
 
     def _open_log(self, url: str) -> str:
         self.log = self._opened.enter_context(open_log(url, creates=True))
         self.log.create(checker.remembering_topics())
         return url
+
+    def boot(self, machine: str) -> None:
+        """Give the machine's services, from their next start on, the name of another boot."""
+        (self.folder / f"{machine}.boot").write_text(f"{uuid.uuid4()}\n")
+
+    def _booted(self, service: dict[str, Any], machine: str) -> dict[str, Any]:
+        bound = 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"'
+        start = ["unshare", "--mount", "sh", "-c", bound, str(self.folder / f"{machine}.boot")]
+        return {**service, "argv": [*start, *service["argv"]]}
 
     def _on_a_machine(self, name: str, service: dict[str, Any]) -> dict[str, Any]:
         made = on_a_machine(self.cluster, name, {**service, "env": {**service["env"], **Aws.credentials}})

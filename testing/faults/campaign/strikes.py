@@ -389,7 +389,10 @@ def power_cut(disk: str, *roles: str) -> Strike:
     @contextmanager
     def strike(site: Site) -> Iterator[None]:
         site.cluster.kill(*roles)
+        if disk == "master":
+            site.operator.end_command()
         site.disks[disk].cut()
+        site.boot(disk)
         yield
         site.revive(*roles)
 
