@@ -44,10 +44,10 @@ def frame(channel: int, method: tuple[int, int], arguments: bytes) -> bytes:
     return struct.pack(">BHI", 1, channel, len(payload)) + payload + b"\xce"
 
 
-def content(size: int, *, channel: int = 1) -> bytes:
+def content(size: int, *, channel: int = 1, tag: int = 0) -> bytes:
     """The beginning of a message for the consumer, its body of `size` bytes to come."""
     header = struct.pack(">HHQH", 60, 0, size, 0)
-    delivery = frame(channel, (60, 60), b"\1c" + bytes(8) + b"\0\1e\1k")
+    delivery = frame(channel, (60, 60), b"\1c" + struct.pack(">Q", tag) + b"\0\1e\1k")
     return delivery + struct.pack(">BHI", 2, channel, len(header)) + header + b"\xce"
 
 

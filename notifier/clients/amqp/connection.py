@@ -318,7 +318,7 @@ def _take_in_frames(connection: Any, callback: Callable[..., None]) -> Callable[
         try:
             return handle((kind, channel, content))
         except Exception as error:
-            if kind != _HEADER and isinstance(error, TROUBLE):
+            if isinstance(error, ConnectionAbortedError) or (kind != _HEADER and isinstance(error, TROUBLE)):
                 raise
             if kind != _HEADER:
                 raise _NotUnderstood(describe_error(error)) from error

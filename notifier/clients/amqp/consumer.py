@@ -36,11 +36,13 @@ class QueueConsumer:
     ) -> None:
         """Connect to the broker, declare, and consume; errors name `place`.
 
-        `known` is kombu's description of the broker. At most `prefetch` messages are unacknowledged at once. A message of more than
-        `largest` bytes breaks the connection, or with `drops_larger` comes without its body. Raises BrokerRefusal if the broker
-        refuses, which waiting may not solve.
+        `known` is kombu's description of the broker. At most `prefetch` messages are unacknowledged at once; one more breaks the
+        connection. So does a message of more than `largest` bytes, which comes without its body instead if `drops_larger`. Raises
+        BrokerRefusal if the broker refuses, which waiting may not solve.
         """
         self._place, self._arrived = place, list[Any]()
+        # The tags of messages without an acknowledgement, oldest first.
+        self._prefetch, self._unsettled = prefetch, list[int]()
         self._kept_alive_at = time.monotonic()
         with translated(place):
             self._connection = connect(known)
@@ -89,11 +91,16 @@ class QueueConsumer:
         """Acknowledge a message; with `multiple` all up to it."""
         with translated(self._place), limiting_waits(self._connection):
             self._channel.basic_ack(tag, multiple=multiple)
+        if multiple:
+            self._unsettled = [each for each in self._unsettled if each > tag]
+        else:
+            self._unsettled.remove(tag)
 
     def give_back(self, tag: int) -> None:
         """Put a message back into the queue."""
         with translated(self._place), limiting_waits(self._connection):
             self._channel.basic_reject(tag, requeue=True)
+        self._unsettled.remove(tag)
 
     def declare(self, declare: Callable[[Any], None]) -> None:
         """Declare again while consuming; arriving messages wait for `receive`."""
@@ -106,6 +113,11 @@ class QueueConsumer:
             self._connection.close()
 
     def _take_message(self, message: Any) -> None:
+        if len(self._unsettled) >= self._prefetch:
+            raise ConnectionAbortedError(f"more than {self._prefetch} messages without an acknowledgement")
+        if self._unsettled and message.delivery_tag <= self._unsettled[-1]:
+            raise ConnectionAbortedError("the tag of a message is not above the one before")
+        self._unsettled.append(message.delivery_tag)
         message.dropped = self._transport.dropped
         self._arrived.append(message)
 
