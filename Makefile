@@ -164,9 +164,11 @@ docs: $(VENV)/installed-for-tests
 man: $(VENV)/installed-for-tests
 	$(BIN)/python -m testing.man_pages build/man
 
-# A source distribution and the wheel made of it, in dist; the same bytes from the same commit.
+# A source distribution and the wheel made of it, in dist; the same bytes from the same commit. Outside a checkout, as in the build
+# of the image, their files have the time of the release.
 dist: $(VENV)/installed-for-tests
-	umask 022; export SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)}; rm -rf dist; \
+	umask 022; export SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || \
+		date -d "$$(sed -n '0,/^ -- /s/^ -- .*>  //p' debian/changelog)" +%s)}; rm -rf dist; \
 	$(BIN)/python -c 'from setuptools.build_meta import build_sdist; build_sdist("dist")' > /dev/null && \
 	$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist dist/*.tar.gz
 

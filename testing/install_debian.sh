@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-or-later
 # Installs the Debian packages that a target needs and that are missing; without root, says in one line which.
-#   testing/install_debian.sh python | services | debian
+#   testing/install_debian.sh python | services | debian | trial
 set -eu
 missing=
 
@@ -33,14 +33,18 @@ services)
     ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$missing postgresql"
     ;;
 debian)
+    # No program, but without it no package is built.
+    [ -e /usr/share/build-essential ] || missing="$missing build-essential"
     program dpkg-buildpackage dpkg-dev
     program dh debhelper
     program dh_virtualenv dh-virtualenv
+    ;;
+trial)
     program debootstrap debootstrap
     program systemd-nspawn systemd-container
     ;;
 *)
-    echo "usage: $0 python|services|debian" >&2
+    echo "usage: $0 python|services|debian|trial" >&2
     exit 2
     ;;
 esac

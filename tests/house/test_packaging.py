@@ -7,7 +7,6 @@ import re
 import shlex
 import subprocess
 import tomllib
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 import yaml
 from click.shell_completion import BashComplete
 
+from hgext.vcsreplicator.cli.setup import texts
 from hgext.vcsreplicator.cli.verbs import VERBS, program
 from hgext.vcsreplicator.demo.layout import DemoOptions, write_files
 from testing.services.cache import CHECKOUT
@@ -32,28 +32,32 @@ def compose() -> dict[str, Any]:
     return dict(yaml.safe_load((CHECKOUT / "compose.yaml").read_text()))
 
 
-def copied() -> list[str]:
-    """Paths of the checkout that the image takes."""
-    return [
-        path for name, *words in instructions() if name == "COPY" and "--from=build" not in words for path in words[:-1]
-    ]
-
-
-def test_every_path_that_the_image_copies_is_there_and_reaches_the_build() -> None:
+def test_the_build_of_the_image_gets_the_source_distribution() -> None:
     ignored = (CHECKOUT / ".dockerignore").read_text().splitlines()
-    allowed = [line.removeprefix("!") for line in ignored if line.startswith("!")]
+    allowed = {line.removeprefix("!") for line in ignored if line.startswith("!")}
+    packed = {"MANIFEST.in", "README.md", "pyproject.toml", "setup.py"}
+    for name, *words in map(str.split, (CHECKOUT / "MANIFEST.in").read_text().splitlines()):
+        packed.update(words if name in ("include", "graft") else [])
     assert ignored[0] == "*"
-    for path in copied():
-        assert (CHECKOUT / path).exists(), path
-        assert any(fnmatch(path.split("/")[0], pattern) for pattern in allowed), path
+    assert allowed == packed
+    assert ["COPY", ".", "."] in instructions()
 
 
-def test_the_image_copies_all_that_a_package_is_made_of() -> None:
-    packed = {"hgext", "pushlog", "hooks", "notifier", "pyproject.toml", "setup.py", "README.md", "COPYING"}
-    assert packed <= set(copied())
+def test_the_image_is_what_the_debian_package_installs() -> None:
+    """The package of this source; the programs that run are in its environment."""
+    lines = [" ".join(words) for words in instructions()]
+    built, copied = lines.index("RUN make deb"), lines.index("COPY --from=build /source/build/deb/*.deb /package/")
+    installed = lines.index(
+        "RUN apt-get update && apt-get install -y --no-install-recommends /package/*.deb"
+        " && rm -r /package /var/lib/apt/lists/*"
+    )
+    assert built < copied < installed
+    assert "cd build/deb/source && dpkg-buildpackage" in (CHECKOUT / "Makefile").read_text()
+    assert any(line.startswith(f"ENV PATH={texts.PACKAGED}:$PATH ") for line in lines)
+    assert not any("pip" in line.split() for line in lines)
 
 
-def test_the_image_has_the_packages_of_every_service() -> None:
+def test_the_package_has_locked_packages_for_every_service() -> None:
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     extras = {
         name: wanted for name, wanted in project["optional-dependencies"].items() if name not in ("test", "check")
@@ -65,9 +69,7 @@ def test_the_image_has_the_packages_of_every_service() -> None:
     )
     assert {re.split(r"[\[<>=]", line)[0].lower() for line in needed} <= {name for name, _ in locked}
     assert locked <= tested
-    [command] = [words for name, *words in instructions() if name == "RUN" and "--require-hashes" in words]
-    assert command[-1] == "requirements/services.txt"
-    assert "requirements/services.txt" in copied()
+    assert "--requirements requirements/services.txt" in (CHECKOUT / "debian/rules").read_text()
 
 
 def test_the_image_knows_real_instructions_and_starts_our_program() -> None:
@@ -118,7 +120,7 @@ def test_the_host_reaches_the_master_and_mirrors_of_the_trial(tmp_path: Path) ->
 def test_every_image_has_a_digest_and_another_may_be_given() -> None:
     """By a variable, whose default is a name with a tag and a digest; the page about containers has each of them."""
     arguments = [words[0].partition("=")[::2] for name, *words in instructions() if name == "ARG"]
-    assert [words[0] for name, *words in instructions() if name == "FROM"] == [f"${name}" for name, _ in arguments]
+    assert {words[0] for name, *words in instructions() if name == "FROM"} == {f"${name}" for name, _ in arguments}
     services = compose()["services"]
     assert services["trial"]["build"]["args"] == {name: f"${{{name}:-{image}}}" for name, image in arguments}
     images = [each["image"] for each in services.values() if "image" in each]
