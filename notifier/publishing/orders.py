@@ -19,7 +19,7 @@ from prometheus_client import Counter, Gauge
 from hgext.vcsreplicator.log import NOTICES, Log, Record
 from hgext.vcsreplicator.log.requests import FAILED, NOTHING, OperatorRequest
 from hgext.vcsreplicator.words.clock import Clock
-from hgext.vcsreplicator.words.errors import Expired, Rejected, Unavailable
+from hgext.vcsreplicator.words.errors import Expired, Rejected, Unavailable, counted
 from hgext.vcsreplicator.words.records import Notice
 from hgext.vcsreplicator.words.shape import from_json
 
@@ -128,16 +128,12 @@ class Replay:
 
 def _describe_replay(replay: Replay) -> str:
     if replay.confirmed < replay.taken:
-        what = f"sent {replay.confirmed} of {_count_messages(replay.taken)} again"
+        what = f"sent {replay.confirmed} of {counted(replay.taken, 'message')} again"
         return f"{FAILED}{what}; vcsreplicator errors shows what was rejected or skipped"
     if replay.taken:
-        return f"sent {_count_messages(replay.taken)} again"
+        return f"sent {counted(replay.taken, 'message')} again"
     argument = replay.request.members
     return f"{NOTHING}sent: the log has no message for it about {argument['repository']} since then"
-
-
-def _count_messages(count: int) -> str:
-    return "1 message" if count == 1 else f"{count} messages"
 
 
 @dataclass(slots=True, kw_only=True)

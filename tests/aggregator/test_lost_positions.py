@@ -235,9 +235,9 @@ def test_events_that_mirrors_alone_have_are_an_alarm_until_sent_again() -> None:
         acknowledge(log, chain)
         [alarm] = told()
         since = "(since 2023-11-14 22:13:55 UTC)"
-        assert alarm.startswith(f"events missing in the log: 2 missing, 1 repositories (one) {since}; ")
+        assert alarm.startswith(f"events missing in the log: 2 missing, 1 repository (one) {since}; ")
         send(log, events[1:2])
-        assert f"1 missing, 1 repositories (one) {since}; " in told()[0], "the time stays when the number changes"
+        assert f"1 missing, 1 repository (one) {since}; " in told()[0], "the time stays when the number changes"
         send(log, events[2:])
         assert told() == ()
 
@@ -318,11 +318,12 @@ def test_what_neither_pending_nor_events_has_is_reported_everywhere(log: Log, ma
             seen[:] = [finding.text for finding in findings(follower.update(), 0.0, Expectations())]
         finally:
             follower.close()
-        return noticed(log, chain) == [4, 5] and any("events lost: 3 lost, 1 repositories" in text for text in seen)
+        return noticed(log, chain) == [4, 5] and any("events lost: 3 lost, 1 repository" in text for text in seen)
 
     work(log, told)
     assert errors(log) == [
-        "one: 3 events without notice are gone from pending and from events; they get none, unless the relay sends them again"
+        "one: pending and events lost 3 events without notice; no notice is published of what they lost, "
+        "unless the relay sends it again"
     ]
     work(log, lambda: True)
     assert len(errors(log)) == 1
@@ -351,8 +352,8 @@ def test_events_that_expired_unread_are_an_alarm_until_sent_again() -> None:
                 text.partition(" (since")[0] for text in from_json(AggregatorHeartbeat, heartbeats[-1] or b"").alarms
             ]
 
-        lost = "events lost: 2 lost, 1 repositories (passed)"
-        assert alarms() == [lost, "events missing in the log: 2 missing, 1 repositories (again)"]
+        lost = "events lost: 2 lost, 1 repository (passed)"
+        assert alarms() == [lost, "events missing in the log: 2 missing, 1 repository (again)"]
         assert "passed: events before 4 are missing in the log, the last was 1" in errors(log)
         send(log, expired)
         assert alarms() == [lost]

@@ -57,7 +57,7 @@ def test_pushes_that_a_former_master_did_not_send_can_be_pushed_again(tmp_path: 
         bundles = sorted((tmp_path / "saved").iterdir())
         assert len(bundles) == 2, "a rename adds no changesets"
         assert all(f"hg unbundle {each} && hg push" in said for each in bundles)
-        assert "6 events were not sent" in said
+        assert "not sent: 6 events" in said
         assert f"{master.root}/spoilt: not saved: lstat: embedded null character in path" in said
         assert f"{master.root}/damaged: not saved: " in said
         assert "look at each of these 2 repositories before you remove anything" in str(result.exception)

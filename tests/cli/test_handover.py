@@ -78,7 +78,7 @@ def test_a_master_is_handed_over_once_the_log_has_all_of_its_events(it: Installa
     master.commit("one", "unsent")
     assert UNRELAYED in master.push("one")
     with pytest.raises(
-        Refused, match=rf"1 repositories still accept pushes:\n{master.root}/one: events are not in the"
+        Refused, match=rf"pushes to 1 repository are still accepted:\n{master.root}/one: events are not in the"
     ):
         it.hand_over()
     assert not it.file.exists()
@@ -90,7 +90,7 @@ def test_a_master_is_handed_over_once_the_log_has_all_of_its_events(it: Installa
         master.push("one")
         for _ in range(2):
             printed = it.hand_over()
-            assert "2 repositories refuse pushes, and the log has all of their events" in printed
+            assert "pushes to 2 repositories are refused, and the log has all events" in printed
             assert f"{foreign}: not handed over, because other users may have written it" in printed
     assert it.file.stat().st_mode & 0o077 == 0
     handed = from_json(Handover, it.file.read_bytes())
@@ -101,7 +101,7 @@ def test_a_master_is_handed_over_once_the_log_has_all_of_its_events(it: Installa
     trouble = find_trouble(str(master.root / "one"), master.outbox("one"), 0.0, "")
     assert trouble is not None
     assert "promote the mirror" in trouble.text
-    assert "2 repositories accept pushes again" in it.hand_over("--undo")
+    assert "pushes to 2 repositories are accepted again" in it.hand_over("--undo")
     made = read_master(it.log)
     assert made is not None, "the file is void from now on"
     with running_relay(master.settings(), it.log):
@@ -168,13 +168,11 @@ def test_no_lock_that_an_account_keeps_holds_up_a_handover(it: Installation) -> 
     with master.outbox("one").sending(wait=True):
         with pytest.raises(Refused, match=rf"{master.root}/one: events are not in the log, or a push is on its way"):
             it.hand_over()
-        said = (
-            rf"1 repositories may refuse pushes; remove each cause, run this again:\n{master.root}/one: another process"
-        )
+        said = rf"pushes to 1 repository may be refused; remove each cause, run this again:\n{master.root}/one: another process"
         with pytest.raises(Refused, match=said):
             it.hand_over("--undo")
         assert master.outbox("two").fork() is None
-    assert "1 repositories accept pushes again" in it.hand_over("--undo")
+    assert "pushes to 1 repository are accepted again" in it.hand_over("--undo")
 
 
 def test_what_a_false_promotion_left_is_cleared_once_the_master_is_taken_back(it: Installation) -> None:
@@ -190,7 +188,7 @@ def test_what_a_false_promotion_left_is_cleared_once_the_master_is_taken_back(it
         assert "this repository refuses changes: hg://alpha is the master now" in said
     with pytest.raises(Refused, match="hg://alpha is the master now"):
         it.hand_over()
-    assert "1 repositories accept pushes again" in it.hand_over("--undo")
+    assert "pushes to 1 repository are accepted again" in it.hand_over("--undo")
     made = read_master(it.log)
     assert made is not None
     assert (made.source, made.replaces) == ("hg://master", ("hg://alpha",))

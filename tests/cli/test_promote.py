@@ -50,7 +50,7 @@ def test_what_a_former_master_sent_in_the_last_instant_is_not_left_out(
     monkeypatch.setattr(promote, "claim", claim_late)
     for _ in range(2):
         with pytest.raises(
-            Refused, match="1 records of the log are not applied; start the mirror until it is caught up"
+            Refused, match="the mirror has not applied 1 record of the log; start it until it is caught up"
         ):
             run(config)
 

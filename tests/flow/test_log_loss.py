@@ -165,7 +165,7 @@ def test_what_no_outbox_keeps_is_named_by_check_and_mended_by_a_sync(installatio
     eventually(lambda: LOST in alarms(cluster), "the loss is seen")
     told = cluster.cli("check")
     assert told.returncode == 2
-    lost = rf"{re.escape(LOST)}: 1 lost, 1 repositories \(red\) \(since [0-9: -]+ UTC\); they get no notice; run `hg replicatesync`"
+    lost = rf"{re.escape(LOST)}: 1 lost, 1 repository \(red\) \(since [0-9: -]+ UTC\); they get no notice; run `hg replicatesync`"
     assert re.search(lost, told.stdout), told.stdout
     assert '"missing": "3 to 3"' in cluster.output("relay")
 

@@ -78,7 +78,7 @@ def test_pushes_go_on_after_a_mirror_became_the_master(
     cluster.kill("relay", "web-master")
     shutil.rmtree(cluster.master_root)
     cluster.move_master(root := tmp_path / "repos" / "alpha")
-    assert "1 records of the log are not applied; start the mirror" in str(run(cluster, "--yes").exception)
+    assert "the mirror has not applied 1 record of the log; start it" in str(run(cluster, "--yes").exception)
     cluster.start("mirror-alpha")
     eventually(lambda: len(cluster.lines()) >= 7, "creations and pushes")
     cluster.stop("mirror-alpha")

@@ -22,6 +22,13 @@ SET_ASIDE = [
     re.compile(r"#require(?<![^\n]#require)"),
 ]
 
+# A number that no constant limits, before a noun that stays in the plural.
+UNCOUNTED = re.compile(
+    r"\{(?![A-Z_]+\}|[a-z]+\.limit\}|\w+:\.1f\})[^{}]+\} (?:repositories|pushes|events|notices|messages|mirrors"
+    r"|destinations|changesets|deliveries|subscriptions|records|partitions|queues|steps|requests|days|heads|bookmarks"
+    r"|keys|files)\b(?! (?:were|wait))"
+)
+
 
 def holds_one(patterns: Iterable[re.Pattern[str]], text: str) -> bool:
     return any(pattern.search(text) for pattern in patterns)
@@ -45,6 +52,12 @@ def test_no_file_speaks_of_the_machine_or_of_registries() -> None:
         if holds_one(FORBIDDEN, line)
     ]
     assert not offending, "\n".join(offending)
+
+
+def test_no_text_has_a_number_before_a_fixed_plural() -> None:
+    """`counted` writes `1 repository`, and `2 repositories`."""
+    sources = files("hgext/*.py", "notifier/*.py")
+    assert [(name, found) for name, text in sources if (found := UNCOUNTED.findall(text))] == []
 
 
 def test_no_test_is_set_aside() -> None:

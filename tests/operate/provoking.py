@@ -494,7 +494,7 @@ def events_missing(on_call: OnCall, entry: Entry) -> None:
     on_call.push(name)
     on_call.wait_announced(name)
     restore_the_log(on_call, copy)
-    missing = f"events missing in the log: 1 missing, 1 repositories ({name})"
+    missing = f"events missing in the log: 1 missing, 1 repository ({name})"
     eventually(lambda: missing in on_call.cluster.cli("check").stdout, every=0.5)
     on_call.cluster.start("relay")
     eventually(lambda: on_call.cluster.cli("check").returncode == 0, every=0.5, timeout=90)

@@ -91,7 +91,7 @@ def newer_events(on_call: OnCall, entry: Entry) -> None:
     name = on_call.repository()
     with other_release(on_call, "aggregator", KNOWS_NO_EVENT):
         on_call.push(name)
-        said_by_check(on_call, "events of a newer version: 1 held, 1 repositories")
+        said_by_check(on_call, "events of a newer version: 1 held, 1 repository")
     on_call.wait_announced(name)
     eventually(lambda: is_well(on_call), "all is well", every=0.5)
 
@@ -110,7 +110,7 @@ def decisions_failed(on_call: OnCall, entry: Entry) -> None:
     name, other = on_call.repository(), on_call.repository()
     with other_release(on_call, "aggregator", HAS_A_BUG.format(name=name)):
         on_call.push(name)
-        said_by_check(on_call, "decisions failed: 1 held, 1 repositories")
+        said_by_check(on_call, "decisions failed: 1 held, 1 repository")
         assert "ZeroDivisionError" in on_call.cluster.output("aggregator")
         on_call.push(other)
         on_call.wait_announced(other)

@@ -3,7 +3,7 @@
 
 import pytest
 
-from hgext.vcsreplicator.words.errors import SHOWN, quote_value
+from hgext.vcsreplicator.words.errors import SHOWN, counted, quote_value
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,17 @@ from hgext.vcsreplicator.words.errors import SHOWN, quote_value
 )
 def test_a_value_is_shown_in_one_line_and_cut(value: object, shown: str) -> None:
     assert quote_value(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "expected"),
+    [
+        (0, "event", "0 events"),
+        (1, "repository", "1 repository"),
+        (2, "repository", "2 repositories"),
+        (1, "push", "1 push"),
+        (12, "push", "12 pushes"),
+    ],
+)
+def test_a_noun_is_in_the_plural_unless_there_is_one(number: int, noun: str, expected: str) -> None:
+    assert counted(number, noun) == expected

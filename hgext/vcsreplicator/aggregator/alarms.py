@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hgext.vcsreplicator.words.errors import counted
+
 from ..words.clock import Silence, format_duration
 from ..words.records import MIRROR_FORMAT
 from ..words.roster import MirrorState, Roster
@@ -82,7 +84,10 @@ class Alarm:
         begin = f"{self.kind}{f' {self.mirror}' if self.mirror else ''}: "
         if self.story is not None:
             return f"{begin}{self.story}{lasts if self.kind in (OLDER, UNREAD, TOO_LARGE, UNSEALED) else ''}"
-        numbers = ", ".join(f"{value:g} {name}" for name, value in self.numbers.items())
+        numbers = ", ".join(
+            counted(round(value), "repository") if name == "repositories" else f"{value} {name}"
+            for name, value in self.numbers.items()
+        )
         where = f" ({', '.join(self.paths)})" if self.paths else ""
         step = f"; {STEPS[self.kind]}" if self.kind in STEPS else ""
         return f"{begin}{numbers}{where}{lasts}{step}"
@@ -248,7 +253,7 @@ def alarm_seals(foreign: Mapping[str, ForeignRecord], unsealed: Iterable[str]) -
         is_open = any(each.is_open for each in found.values())
         then = "the mirror writes its own again while it runs" if is_open else "the mirror has written its own again"
         story = (
-            f"another program wrote records in its name under {len(found)} keys, the newest under {key[:100]} "
+            f"another program wrote records in its name under {counted(len(found), 'key')}, the newest under {key[:100]} "
             f"at offset {newest.offset} of acks, {written} UTC; they do not count, and {then}; "
             "on Kafka, the authorizer's log on the broker names the user"
         )

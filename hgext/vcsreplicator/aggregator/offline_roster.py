@@ -7,6 +7,8 @@ hung or cut off is fenced before the roster is read, and can write nothing after
 
 import time
 
+from hgext.vcsreplicator.words.errors import counted
+
 from ..log import ROSTER_REQUESTS, STATE, Log
 from ..log.table import read_records
 from ..words.errors import Refused
@@ -49,7 +51,7 @@ def decide_offline(log: Log, request: RosterRequest) -> tuple[Decision, Roster]:
         overtaken = f"request {request.id} was decided offline before it; ask again"
         waiting = _read_waiting(log, roster)
         if len(waiting) >= RECENT:
-            raise Refused(f"{len(waiting)} requests wait for the aggregator; start it")
+            raise Refused(f"{counted(len(waiting), 'request')} waiting for the aggregator; start it")
         decided = decide(roster, request, positions={}, now=request.time)
         for each in waiting:
             decided = remember(decided, each, now=request.time, refusal=overtaken)

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 
 import click
 
+from hgext.vcsreplicator.words.errors import counted
+
 from ..config import Config
 from ..log.blobs import sync_folder
 from ..log.sqlite.copying import read_ends
@@ -76,7 +78,7 @@ def command(
     if as_json:
         print_json(as_data(made))
     else:
-        click.echo(f"{folder}: copied {made.files} files and folders, {made.size} bytes")
+        click.echo(f"{folder}: copied {counted(made.files, 'file')} and folders, {made.size} bytes")
         for text in made.left_out:
             click.echo(f"not in it: {text}")
     if repositories == Repositories.PRINT:
@@ -177,7 +179,7 @@ def _check(config: Config, folder: str, *, as_json: bool) -> None:
         return
     age = (SystemClock().now() - manifest.time) / DAY
     day = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(manifest.time))
-    click.echo(f"{folder}: complete, begun {day}, {age:.1f} days ago, {manifest.files} files and folders")
+    click.echo(f"{folder}: complete, begun {day}, {age:.1f} days ago, {counted(manifest.files, 'file')} and folders")
     if lost is None:
         click.echo("a restore loses what came later; there is no embedded log here that says how much")
     else:

@@ -17,6 +17,8 @@ from rich.progress import Progress as Bars
 from rich.table import Column
 from rich.text import Text
 
+from hgext.vcsreplicator.words.errors import counted
+
 from ..config import Config
 from ..keys.pairs import make_key, read_keys
 from ..log import ROSTER, Log
@@ -203,4 +205,4 @@ class _Display:
         is_last = event.present + event.failed == event.total
         if not self._console.is_terminal and (is_last or now - self._printed >= EVERY):
             self._printed = now
-            self._console.print(f"{event.present} of {event.total} repositories, {size}")
+            self._console.print(f"{event.present} of {counted(event.total, 'repository')}, {size}")

@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 
 import click
 
+from hgext.vcsreplicator.words.errors import counted
+
 from ..config import Config
 from ..words.clock import format_duration
 from ..words.errors import Refused
@@ -116,6 +118,6 @@ def redeliver(
     if not (count := len(rows) + given_up):
         raise Refused(f"no delivery to {exhausted} was given up")
     if count > 1 and not yes:
-        raise Refused(f"{count} deliveries would be sent again; add --yes to do it")
+        raise Refused(f"{counted(count, 'delivery')} would be sent again; add --yes to do it")
     chosen, argument = find_webhook(config, destination)[0], request_redelivery(list(rows.values()), exhausted)
     click.echo(ask_destination(config, chosen, "redeliver", argument, person=who(), wait=wait))

@@ -10,6 +10,8 @@ from urllib.parse import quote
 
 import click
 
+from hgext.vcsreplicator.words.errors import counted
+
 from ..config import Config
 from ..hg.master.creation import DELETED, NOTES
 from ..hg.promoting import save_changesets
@@ -73,9 +75,9 @@ def command(config: Config, output: str) -> None:
         except Exception as error:  # accounts may write there
             doubtful.add(repository)
             click.echo(visible(f"{repository}: not saved: {describe(error)}"), err=True)
-    click.echo(f"{count} events were not sent", err=True)
+    click.echo(f"not sent: {counted(count, 'event')}", err=True)
     if doubtful:
-        raise Refused(f"look at each of these {len(doubtful)} repositories before you remove anything")
+        raise Refused(f"look at {counted(len(doubtful), 'repository')} before you remove anything: see above")
 
 
 def _find_lost(log: Log, folders: Iterable[str]) -> set[str]:

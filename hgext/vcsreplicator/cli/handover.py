@@ -9,6 +9,8 @@ from pathlib import Path
 
 import click
 
+from hgext.vcsreplicator.words.errors import counted
+
 from ..config import Config
 from ..hg.master.creation import DELETED, NOTES
 from ..hg.promoting import close_outbox, read_handed
@@ -56,7 +58,9 @@ def command(config: Config, output: str | None, undo: bool, wait: float) -> None
     with log_of(config) as log:
         if output is None:
             count = _take_back(relay, log, wait)
-            click.echo(f"{relay.source} is the master; {count} repositories accept pushes again: start its relay")
+            click.echo(
+                f"{relay.source} is the master; pushes to {counted(count, 'repository')} are accepted again: start its relay"
+            )
             return
         known = read_master(log)
         if (fork := fork_of_former(known, relay.source)) is not None:
@@ -66,7 +70,7 @@ def command(config: Config, output: str | None, undo: bool, wait: float) -> None
         handed = tuple(_read_all(relay, repositories))
     _write(Path(output), to_json(Handover(source=relay.source, promotion=known, repositories=handed)))
     click.echo(
-        f"{len(handed)} repositories refuse pushes, and the log has all of their events; stop the relay, then on the "
+        f"pushes to {counted(len(handed), 'repository')} are refused, and the log has all events; stop the relay, then on the "
         f"mirror's machine: vcsreplicator promote NAME --handover {Path(output).name} --yes"
     )
 
@@ -76,7 +80,11 @@ def _close_all(relay: RelaySettings, repositories: MasterRepositories, wait: flo
     end = time.monotonic() + wait
     while left := list(_close_those_sent(relay, repositories)):
         if time.monotonic() > end:
-            raise Refused("\n".join((f"{len(left)} repositories still accept pushes:", *map(visible, left[:NAMED]))))
+            raise Refused(
+                "\n".join(
+                    (f"pushes to {counted(len(left), 'repository')} are still accepted:", *map(visible, left[:NAMED]))
+                )
+            )
         time.sleep(LOOK)
 
 
@@ -178,7 +186,8 @@ def _open_all(closed: Mapping[str, Outbox], wait: float) -> int:
             raise Refused(
                 "\n".join(
                     (
-                        f"this is the master; {len(problems)} repositories may refuse pushes; remove each cause, run this again:",
+                        f"this is the master; pushes to {counted(len(problems), 'repository')} may be refused; "
+                        "remove each cause, run this again:",
                         *map(visible, problems[:NAMED]),
                     )
                 )

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import click
 
+from hgext.vcsreplicator.words.errors import counted
+
 from ..config import Config
 from ..hg.master.creation import NOTES, make_folder, note_generation, read_generation
 from ..hg.promoting import continue_outbox, keep_drafts, read_copy, roll_back_copy, take_hgrc
@@ -99,7 +101,9 @@ def command(config: Config, name: str, is_check: bool, handed: str | None, yes: 
         if problems:
             raise Refused("\n".join((f"{name} cannot become the master:", *map(visible, problems))))
         if is_check or not yes:
-            click.echo(f"{name} can become the master, with {len(found)} repositories; add --yes to do it", err=True)
+            click.echo(
+                f"{name} can become the master, with {counted(len(found), 'repository')}; add --yes to do it", err=True
+            )
             sys.exit(0 if is_check else 2)
         if not is_begun:
             record = MasterRecord(source=relay.source, mirror=name, replaces=tuple(sorted(former)), time=time.time())
@@ -116,7 +120,9 @@ def command(config: Config, name: str, is_check: bool, handed: str | None, yes: 
                 f"{name} is not the master: {fork.reason}; do not start its relay, and fill the mirror again (docs/operating.md)"
             )
         _put_away(settings)
-    click.echo(f"{name} is the master {relay.source}, with {len(found)} repositories; start its relay and web servers")
+    click.echo(
+        f"{name} is the master {relay.source}, with {counted(len(found), 'repository')}; start its relay and web servers"
+    )
 
 
 def _read_handover(file: str) -> Handover:
@@ -189,7 +195,8 @@ def _find_differing(
 def _find_unread(settings: MirrorSettings, log: Log) -> list[str]:
     stored, beginnings = log.stored(settings.group, EVENTS), log.beginnings(EVENTS)
     unread = sum(max(0, end - stored.get(each, beginnings[each])) for each, end in log.ends(EVENTS).items())
-    return [f"{unread} records of the log are not applied; start the mirror until it is caught up"] if unread else []
+    what = f"the mirror has not applied {counted(unread, 'record')} of the log; start it until it is caught up"
+    return [what] if unread else []
 
 
 def _continue_all(

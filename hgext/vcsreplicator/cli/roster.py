@@ -11,6 +11,8 @@ from typing import Any
 import click
 from rich.table import Table
 
+from hgext.vcsreplicator.words.errors import counted
+
 from ..config import Config
 from ..log import Log
 from ..status import Picture
@@ -257,7 +259,7 @@ def _describe_effect(picture: Picture, request: RosterRequest) -> str:
     if request.verb is Verb.RULES:
         wanted, present = request.rules or Rules(), [state for state in picture.states.values() if not state.deleted]
         carried = sum(wanted.carries(state.path) for state in present)
-        return f"{request.mirror} would carry {carried} of {len(present)} repositories"
+        return f"{request.mirror} would carry {carried} of {counted(len(present), 'repository')}"
     mirror = picture.roster.mirror(request.mirror)
     held = _count_held(picture, mirror, request.repository) if mirror else 0
     what = "notice that waits" if held == 1 else "notices that wait"

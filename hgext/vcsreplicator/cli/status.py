@@ -13,6 +13,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from hgext.vcsreplicator.words.errors import counted
+
 from ..config import Config
 from ..log import Log
 from ..status.findings import as_data
@@ -104,8 +106,7 @@ def _make_view(summary: Summary) -> Group:
     seen = "not seen"
     if summary.aggregator is not None:
         seen = f"seen {_format_age(summary.aggregator, summary.now)}, roster version {summary.roster}"
-    unit = "repository" if summary.waiting_repositories == 1 else "repositories"
-    waiting = f"{summary.waiting_events} in {summary.waiting_repositories} {unit}"
+    waiting = f"{summary.waiting_events} in {counted(summary.waiting_repositories, 'repository')}"
     numbers = [
         ("repositories", str(summary.repositories)),
         ("events", str(summary.events)),

@@ -126,7 +126,7 @@ def _describe(comparison: TopicComparison) -> tuple[str, ...]:
     found = comparison.found
     if found is None:
         return comparison.name, "", "", "", "missing"
-    kept = "indefinitely" if found.retention is None else f"{found.retention / DAY:g} days"
+    kept = "indefinitely" if found.retention is None else f"{found.retention / DAY:g} d"
     differences = ", ".join(
         f"{each.setting} is {each.found}, {'must' if each.is_must else 'should'} be {each.needed}"
         for each in comparison.differences

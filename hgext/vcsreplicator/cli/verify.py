@@ -12,6 +12,8 @@ from pathlib import Path
 import click
 from rich.text import Text
 
+from hgext.vcsreplicator.words.errors import counted
+
 from ..config import Config
 from ..log import Log
 from ..mirror import MirrorSettings
@@ -130,7 +132,7 @@ def _compare_once(
         click.echo(f"not compared: {unread}hgrc")
         for name, ended in rounds.items():
             if ended.left_out:
-                click.echo(f"left out: {ended.left_out} repositories that {name} does not carry")
+                click.echo(f"left out: {counted(ended.left_out, 'repository')} that {name} does not carry")
     is_cut = any(ended.undone for ended in rounds.values())
     if is_cut:
         click.echo("interrupted: not everything was compared", err=True)

@@ -16,6 +16,7 @@ from mercurial import bundle2, changegroup, encoding, error, obsolete
 from mercurial import ui as uimod
 from mercurial.localrepo import localrepository
 
+from hgext.vcsreplicator.words.errors import counted
 from pushlog import versions
 
 from ..outbox.bundles import Bundle, ChangesetsGone
@@ -108,7 +109,9 @@ def make_entry_bundle(repo: localrepository, entry: Entry) -> Bundle:
     last = entry.event.after.length
     changelog = repo.unfiltered().changelog
     if last > len(changelog):
-        raise ChangesetsGone(f"{entry.event.path}: {len(changelog)} changesets, event {entry.event.seq} needs {last}")
+        raise ChangesetsGone(
+            f"{entry.event.path}: {counted(len(changelog), 'changeset')}, event {entry.event.seq} needs {last}"
+        )
     if node_set([changelog.node(rev) for rev in range(entry.first, last)]) != entry.event.changes.added:
         raise ChangesetsGone(f"{entry.event.path}: the changesets of event {entry.event.seq} are not where they were")
     return make_bundle(repo, entry.first, last, [base64.b64decode(marker) for marker in entry.markers])

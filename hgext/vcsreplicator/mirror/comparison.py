@@ -8,6 +8,8 @@ the sides differ.
 import enum
 from dataclasses import dataclass
 
+from hgext.vcsreplicator.words.errors import counted
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
@@ -72,7 +74,7 @@ def judge(here: Fingerprint | None, there: Fingerprint) -> tuple[ComparisonOutco
     `here` is the fingerprint of the mirror (None: it has no such repository), `there` that of the master.
     """
     if here is None:
-        return ComparisonOutcome.MISSING, f"the master has {there.length} changesets, this mirror nothing"
+        return ComparisonOutcome.MISSING, f"the master has {counted(there.length, 'changeset')}, this mirror nothing"
     if here.repository != there.repository:
         note = f"another repository lives here: {here.repository}, on the master {there.repository}"
         return ComparisonOutcome.DIFFERS, note

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
+from hgext.vcsreplicator.words.errors import counted
+
 from ..log import ACKS, STATE
 from ..log.table import Table
 from ..words.errors import Unavailable
@@ -55,10 +57,10 @@ class MountedRoot:
         beat = try_json(MirrorHeartbeat, table.value(ACKS, settings.name))
         if not had or (self.file_system and beat and self.file_system == beat.file_system):
             return
-        repositories = "1 repository" if had == 1 else f"{had} repositories"
         raise Unavailable(
-            f"mirror.{settings.name}.root: {settings.root} is empty, but according to the log this mirror has {repositories}: "
-            f"mount its file system; if its disk is lost, run: vcsreplicator bootstrap {settings.name}"
+            f"mirror.{settings.name}.root: {settings.root} is empty, but according to the log this mirror has "
+            f"{counted(had, 'repository')}: mount its file system; "
+            f"if its disk is lost, run: vcsreplicator bootstrap {settings.name}"
         )
 
     def watch(self, report: Callable[[Exception], None]) -> None:

@@ -8,6 +8,8 @@ outbox with both. Standard library only, because a push that sends its own event
 
 from collections.abc import Iterable
 
+from hgext.vcsreplicator.words.errors import counted
+
 from ..log import STATE, Log
 from ..log.table import read_table
 from ..words.event import replaced_incarnations
@@ -85,7 +87,7 @@ def fork_at_path(states: Iterable[RepositoryState], path: str, generation: int, 
         is_there = state.path == path and not state.deleted and state.generation >= generation
         if is_there and state.repository != repository:
             return Fork(
-                reason=f"the log has another repository at {path}, {state.repository} with {state.seq} events",
+                reason=f"the log has another repository at {path}, {state.repository} with {counted(state.seq, 'event')}",
                 incarnation=state.incarnation,
                 repository=state.repository,
                 generation=state.generation,

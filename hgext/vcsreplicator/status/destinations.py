@@ -4,6 +4,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from hgext.vcsreplicator.words.errors import counted
+
 from ..words.clock import DAY
 from ..words.records import DESTINATION_KEY
 from . import SILENT, Picture
@@ -38,7 +40,7 @@ def find_destinations(picture: Picture, now: float, expected: Expectations) -> l
             continue
         if lag >= expected.warn:
             since = f"the oldest {format_since(picture.oldest.get(name, now), now)}"
-            is_critical, what = lag >= expected.critical, f"{lag} notices"
+            is_critical, what = lag >= expected.critical, counted(lag, "notice")
             found.append(
                 describe_lag(f"destination {name}", what, since, DESTINATIONS, is_critical=is_critical, entry=LATE)
             )
@@ -74,7 +76,7 @@ def find_unread(picture: Picture, now: float, wanted: Sequence[str] | None) -> I
         if abs(now - since) > DAY or (wanted is not None and name not in wanted):
             continue
         text = (
-            f"destination {name} lost up to {count} notices, which expired before it read them ({format_since(since, now)}); "
+            f"destination {name} lost up to {counted(count, 'notice')}, expired unread ({format_since(since, now)}); "
             "its receivers must get what they lack from json-pushes, and the topic notices needs a longer retention (docs/log.md): "
             "vcsreplicator errors list"
         )

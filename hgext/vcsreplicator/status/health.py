@@ -13,6 +13,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from hgext.vcsreplicator.words.errors import counted
+
 from ..log import Log
 from ..log.aside import ask_aside
 from ..words.clock import DAY, Clock, Silence, SystemClock
@@ -73,7 +75,7 @@ def judge(
     reasons = (
         _describe_standing(picture, mirror),
         _describe_silence("the mirror", mirror in picture.heartbeats, silence.seconds(mirror, now), settings),
-        f"{behind} events behind, at most {limit} are allowed" if behind > limit else None,
+        f"{counted(behind, 'event')} behind, at most {limit} are allowed" if behind > limit else None,
         _judge_lateness(picture, since, now, settings),
     )
     aggregator = _describe_silence(

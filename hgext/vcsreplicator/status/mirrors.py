@@ -4,6 +4,8 @@
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from hgext.vcsreplicator.words.errors import counted
+
 from ..words import roster as rosters
 from ..words.records import Ack, Reason
 from ..words.rules import refused
@@ -109,7 +111,11 @@ def _find_behind(picture: Picture, name: str, lacks: MirrorLags, now: float, war
         since = f"the oldest {format_since(beat.oldest, now)}"
     about = {"mirror": name, "repository": worst.repository, "entry": BEHIND}
     is_critical = lag >= critical
-    return [describe_lag(f"mirror {name}", f"{lag} events", since, name_trace(worst), is_critical=is_critical, **about)]
+    return [
+        describe_lag(
+            f"mirror {name}", counted(lag, "event"), since, name_trace(worst), is_critical=is_critical, **about
+        )
+    ]
 
 
 def find_refused_rules(picture: Picture) -> list[Finding]:

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from hgext.vcsreplicator.words.errors import counted
+
 from ..words.clock import format_duration
 from ..words.records import (
     AGGREGATOR,
@@ -177,7 +179,7 @@ def _describe_watched(picture: Picture, now: float, expected: Expectations) -> s
         watched.append("relay" if len(relays) == 1 else f"{len(relays)} relays")
     for count, what in ((len(picture.expected()), "mirror"), (len(wanted), "destination")):
         if count:
-            watched.append(f"{count} {what}{'' if count == 1 else 's'}")
+            watched.append(counted(count, what))
     return " and ".join([", ".join(watched[:-1]), watched[-1]] if len(watched) > 1 else watched)
 
 
@@ -191,7 +193,7 @@ def _list_lags(picture: Picture, lags: Mapping[str, MirrorLags], expected: Expec
             behind[DESTINATION_KEY + name] = lag, "notice"
     for who, (lag, what) in behind.items():
         if lag:
-            yield f"{who} is {lag} {what}{'' if lag == 1 else 's'} behind"
+            yield f"{who} is {counted(lag, what)} behind"
 
 
 def _list_late(picture: Picture, now: float, expected: Expectations) -> Iterator[str]:

@@ -6,6 +6,8 @@ Only what can lose or delay records at any chosen retention; `vcsreplicator topi
 
 from collections.abc import Iterator
 
+from hgext.vcsreplicator.words.errors import counted
+
 from ..log import EVENTS, RISKS, SERVICES, SINGLE, UNUSED
 from ..words.records import AGGREGATOR
 from . import SILENT, Picture
@@ -59,7 +61,7 @@ def _find_former_counts(picture: Picture, count: int, now: float) -> Iterator[Fi
     }
     if former:
         numbers = ", ".join(f"{name} ({found})" for name, found in former.items())
-        text = f"topic {EVENTS} has {count} partitions now, and some services began with another number: {numbers}"
+        text = f"topic {EVENTS} has {counted(count, 'partition')} now, and some services began with another number: {numbers}"
         way_out = "repositories stall until each of them is restarted (docs/log.md, Topics)"
         command = "systemctl restart 'vcsreplicator-*'"
         yield Finding(level=Severity.CRITICAL, text=f"{text}; {way_out}: {command}", command=command)

@@ -96,3 +96,12 @@ def quote_value(value: object) -> str:
 def visible(text: str) -> str:
     """Return untrusted text as one line, with control characters escaped (`\\x1b`)."""
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+
+
+def counted(number: int, noun: str) -> str:
+    """Write a number with its noun, which is in the plural unless the number is 1."""
+    if number == 1:
+        return f"1 {noun}"
+    if noun.endswith("ry"):
+        return f"{number} {noun[:-1]}ies"
+    return f"{number} {noun}{'es' if noun.endswith('sh') else 's'}"

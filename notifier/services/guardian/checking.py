@@ -12,7 +12,7 @@ from typing import Any
 
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.clock import SystemClock, format_duration
-from hgext.vcsreplicator.words.errors import MalformedEvent, Unavailable, visible
+from hgext.vcsreplicator.words.errors import MalformedEvent, Unavailable, counted, visible
 
 from .clients import Clients, client_of, is_queue_name
 from .mail import MailServer
@@ -144,10 +144,12 @@ def _of_queues(management: Management, settings: GuardianSettings, client: str |
     bounded = [queue.name for queue in queues if queue.is_bounded]
     if bounded:
         yield result(
-            Requirement.QUEUE_LIMITED, is_met=True, reason=f"{len(bounded)} of {len(queues)} queues have a limit"
+            Requirement.QUEUE_LIMITED,
+            is_met=True,
+            reason=f"{len(bounded)} of {counted(len(queues), 'queue')} with a limit",
         )
     else:
-        yield unknown(Requirement.QUEUE_LIMITED, f"{len(queues)} queues, none with a limit")
+        yield unknown(Requirement.QUEUE_LIMITED, f"{counted(len(queues), 'queue')}, none with a limit")
     found = [(queue.name, (queue.messages or 0) <= settings.limit) for queue in queues]
     yield _expect_all(Requirement.QUEUE_SIZE, f"queues within {settings.limit} messages", found)
 

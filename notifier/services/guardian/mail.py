@@ -14,7 +14,7 @@ from email.message import EmailMessage
 from email.utils import format_datetime, make_msgid
 from urllib.parse import unquote, urlsplit
 
-from hgext.vcsreplicator.words.errors import BadConfig, Rejected, Unavailable, visible
+from hgext.vcsreplicator.words.errors import BadConfig, Rejected, Unavailable, counted, visible
 
 from ...clients.authorities import trusting
 from .settings import Deletion, GuardianSettings
@@ -64,7 +64,7 @@ def _write_subject(reports: Sequence[QueueReport]) -> str:
 
 def _describe_report(report: QueueReport) -> str:
     when = datetime.datetime.fromtimestamp(report.time, datetime.UTC)
-    return f"{when:%Y-%m-%d %H:%M} UTC  {visible(report.queue)}: {report.messages} messages: {visible(report.what)}"
+    return f"{when:%Y-%m-%d %H:%M} UTC  {visible(report.queue)}: {counted(report.messages, 'message')}: {visible(report.what)}"
 
 
 def _describe_limits(settings: GuardianSettings) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hgext.vcsreplicator.words.errors import visible
+from hgext.vcsreplicator.words.errors import counted, visible
 
 from ...clients.amqp.connection import drain, limiting_waits
 from .broker import connected
@@ -62,11 +62,13 @@ class Sample:
             elif requirement in self.offenders:
                 yield result(requirement, is_met=False, reason=f"broken by a message of {self.offenders[requirement]}")
             elif requirement is Requirement.COPIES and not self.copied:
-                yield unknown(requirement, f"{self.count} messages, none with a copy")
+                yield unknown(requirement, f"{counted(self.count, 'message')}, none with a copy")
             elif requirement is Requirement.ROUTING_KEY:
-                yield unknown(requirement, f"{self.count} messages have keys; only documentation can tell their fields")
+                yield unknown(
+                    requirement, f"{counted(self.count, 'message')} with keys; only documentation can tell their fields"
+                )
             else:
-                yield result(requirement, is_met=True, reason=f"{self.copied or self.count} messages")
+                yield result(requirement, is_met=True, reason=counted(self.copied or self.count, "message"))
 
 
 def take_sample(

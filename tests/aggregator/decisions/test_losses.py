@@ -447,7 +447,8 @@ def test_newest_events_that_stay_lost_count_as_announced_in_the_end() -> None:
     assert (fed.state(chain).released, fed.state(chain).noticed) == (2, 2)
     assert fed.aggregation.lost == {chain.repository: 2}
     assert [error.reason for error in fed.errors] == [
-        "x: 2 events without notice are gone from pending and from events; they get none, unless the relay sends them again"
+        "x: pending and events lost 2 events without notice; no notice is published of what they lost, "
+        "unless the relay sends it again"
     ]
 
 

@@ -161,7 +161,7 @@ def test_the_heartbeat_tells_of_a_successor_of_one_without_mirrors() -> None:
     [beat] = [record.value for record in log.records(STATE) if record.key == "aggregator"]
     gating, text = from_json(AggregatorHeartbeat, beat or b"").alarms
     since = "(since 2023-11-14 22:13:20 UTC)"
-    assert gating.startswith(f"no gating mirror: 2 held, 1 repositories {since}; activate or add a mirror")
+    assert gating.startswith(f"no gating mirror: 2 held, 1 repository {since}; activate or add a mirror")
     assert text.startswith(f"successor waits: x ({successor.repository})")
 
 

@@ -239,7 +239,7 @@ def test_a_repository_that_cannot_be_copied_keeps_the_mirror_out(bench: Bench) -
     wait_known(bench, authors)
     (bench.root / "folder").mkdir(parents=True)
     (bench.root / "folder" / "1").write_text("a file of an operator is in the way")
-    with pytest.raises(Refused, match="not joined: 1 repositories could not be copied: folder/1"):
+    with pytest.raises(Refused, match="not joined: 1 repository could not be copied: folder/1"):
         fill(bench)
     assert state_of(bench) is MirrorState.INACTIVE
     assert [found.checkpoint.path for found in bench.found().values() if found.checkpoint] == ["folder/0"]

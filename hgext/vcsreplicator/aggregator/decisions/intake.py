@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Container
 from functools import partial
 
+from hgext.vcsreplicator.words.errors import counted
+
 from ...log import EVENTS, PENDING, NewRecord, Record
 from ...words import wire
 from ...words.errors import MalformedEvent, Rejected, UnknownEvent
@@ -164,8 +166,8 @@ class EventIntake:
         lost = repository.count_lost()
         if lost:
             text = (
-                f"{repository.path}: {lost} events without notice are gone from pending and from events; "
-                "they get none, unless the relay sends them again"
+                f"{repository.path}: pending and events lost {counted(lost, 'event')} without notice; "
+                "no notice is published of what they lost, unless the relay sends it again"
             )
             output.fail(name, text, None, now)
             output.dirty[name] = self._memory.touched[name] = repository

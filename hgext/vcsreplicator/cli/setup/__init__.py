@@ -20,6 +20,8 @@ from urllib.parse import urlsplit
 import click
 from rich.filesize import decimal
 
+from hgext.vcsreplicator.words.errors import counted
+
 from ...outbox.folder import open_regular
 from ...words import shape
 from ...words.errors import BadConfig, Refused, visible
@@ -116,11 +118,11 @@ def command(
     changes = [step for step in todo if not (isinstance(step, RunCommand) and step.is_look)]
     replaced = [step for step in changes if isinstance(step, WriteFile) and machine.place(step.path).exists()]
     if changes and not yes:
-        click.confirm(f"Do these {len(todo)} steps?", abort=True)
+        click.confirm(f"Continue with {counted(len(todo), 'step')}?", abort=True)
     machine.keep_answers(answers)
     for step in todo:
         machine.perform(step)
-    click.echo(f"{len(changes)} steps done" if changes else "nothing to do")
+    click.echo(f"{counted(len(changes), 'step')} done" if changes else "nothing to do")
     if replaced and with_systemd and not prefix:
         click.echo(
             "for the services to read the new files: systemctl daemon-reload && systemctl restart 'vcsreplicator-*'"
@@ -145,8 +147,7 @@ def _examine(machine: Machine, answers: HostAnswers) -> Examination:
     copies = str(machine.place(answers.copies)) if answers.has_mirror else None
     examined = examine(str(machine.place(answers.repos)), copies)
     if examined.folders:
-        unit = "repository" if len(examined.folders) == 1 else "repositories"
-        click.echo(f"{len(examined.folders)} {unit}, {decimal(examined.size)}")
+        click.echo(f"{counted(len(examined.folders), 'repository')}, {decimal(examined.size)}")
     for problem in examined.problems:
         click.echo(str(problem), err=True)
     return examined

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hgext.vcsreplicator.words.errors import counted
+
 from ...log.blobs import sync_folder
 from ...log.ownership import name_group, name_user
 from ...words import shape
@@ -331,7 +333,7 @@ def _wait_for_repositories(step: RunCommand) -> None:
             return
         if time.monotonic() >= end:
             raise Refused(
-                f"setup: the log has {count} of {step.waits_for} repositories after {PATIENCE:g} s; "
+                f"setup: the log has {count} of {counted(step.waits_for, 'repository')} after {PATIENCE:g} s; "
                 "vcsreplicator check says why; then repeat setup"
             )
         time.sleep(1)

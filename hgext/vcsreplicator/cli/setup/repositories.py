@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 from rich.filesize import decimal
 
+from hgext.vcsreplicator.words.errors import counted
+
 from ...outbox.folder import open_regular
 from ...relay.reasons.rights import give_repositories
 from ...relay.scan import find_repositories, may_hold_repositories
@@ -67,8 +69,9 @@ class Problem:
         return str(self.kind.value)
 
     def __str__(self) -> str:
-        count = "1 repository" if len(self.folders) == 1 else f"{len(self.folders)} repositories"
-        return visible(f"{count} ({name_paths(self.folders)}): {self.reason}; {self.remedy}")
+        return visible(
+            f"{counted(len(self.folders), 'repository')} ({name_paths(self.folders)}): {self.reason}; {self.remedy}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from mercurial.node import bin
 from mercurial.transaction import transaction as Transaction
 from mercurial.utils import stringutil
 
+from hgext.vcsreplicator.words.errors import counted
 from pushlog.store.appendfile import AppendFile
 from pushlog.store.frames import OlderCopy, TornRecord
 
@@ -330,7 +331,6 @@ def fits(changes: Changes) -> bool:
 
 
 def _too_large(changes: Changes, hint: bytes) -> error.Abort:
-    counts = f"{len(changes.heads_added) + len(changes.heads_removed)} heads, {len(changes.bookmarks)} bookmarks"
-    return error.Abort(
-        f"this change is too large for one event: {counts}, {len(changes.markers)} markers".encode(), hint=hint
-    )
+    heads = counted(len(changes.heads_added) + len(changes.heads_removed), "head")
+    counts = f"{heads}, {counted(len(changes.bookmarks), 'bookmark')}, {counted(len(changes.markers), 'marker')}"
+    return error.Abort(f"this change is too large for one event: {counts}".encode(), hint=hint)

@@ -13,6 +13,8 @@ from dataclasses import replace
 from mercurial import error, repair
 from mercurial.localrepo import localrepository
 
+from hgext.vcsreplicator.words.errors import counted
+
 from ...mirror.checkpoint import Checkpoint
 from ...mirror.task import ReadEvent
 from ...words.digest import advance, node_set
@@ -39,7 +41,7 @@ def carry_out(repo: localrepository, checkpoint: Checkpoint, item: ReadEvent, no
     # Who deletes a repository that was removed by hand may not know how its changelog ended.
     if tip != event.after and event.type is not Type.DELETED:
         raise Diverged(
-            f"event {event.seq} of {event.path}: expected {event.after.length} changesets up to {event.after.node}, "
+            f"event {event.seq} of {event.path}: expected {counted(event.after.length, 'changeset')} up to {event.after.node}, "
             f"found {tip.length} up to {tip.node}"
         )
     # The bookmarks that a strip moves were on removed changesets: everything still shown is older than them.

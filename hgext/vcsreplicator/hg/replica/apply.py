@@ -20,6 +20,7 @@ from mercurial import ui as uimod
 from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction
 
+from hgext.vcsreplicator.words.errors import counted
 from pushlog import api
 
 from ...mirror.checkpoint import Checkpoint
@@ -232,7 +233,7 @@ class _LimitedFile:
 def _describe_difference(event: Event, observed: Changes, tip: Any) -> str:
     """Describe the first difference from the event."""
     if tip != event.after:
-        return f"expected {event.after.length} changesets up to {event.after.node}, found {tip.length} up to {tip.node}"
+        return f"expected {counted(event.after.length, 'changeset')} up to {event.after.node}, found {tip.length} up to {tip.node}"
     expected = event.changes
     for name in ("added", "heads_added", "heads_removed", "phases", "bookmarks", "markers_sha256"):
         if getattr(expected, name) != getattr(observed, name):

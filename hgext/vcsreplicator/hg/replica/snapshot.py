@@ -26,6 +26,7 @@ from mercurial.transaction import transaction
 from mercurial.ui import ui as Ui
 from mercurial.utils import stringutil
 
+from hgext.vcsreplicator.words.errors import counted
 from pushlog import api, versions
 
 from ...mirror.checkpoint import Checkpoint, with_former
@@ -245,14 +246,16 @@ def _pull(repo: localrepository, peer: IPeer, after: Tip) -> None:
         answer = _ask(peer, b"replication-changesets", **wanted)
         last = _read_header(_PieceHeader, answer, "changesets").last
         if last <= here.length:
-            raise Unavailable(f"the master has {last} changesets now, it had {after.length} a moment ago")
+            raise Unavailable(f"the master has {counted(last, 'changeset')} now, it had {after.length} a moment ago")
         with repo.transaction(b"replicated") as tr:
             unbundle(repo, tr, util.chunkbuffer(answer.frames()), BUNDLE_LIMIT)
             answer.finish()
         if len(repo.changelog) != last:
             raise Diverged(f"the master's changesets up to number {last} led to {len(repo.changelog)} here")
     if here != after:
-        raise Diverged(f"expected {after.length} changesets up to {after.node}, found {here.length} up to {here.node}")
+        raise Diverged(
+            f"expected {counted(after.length, 'changeset')} up to {after.node}, found {here.length} up to {here.node}"
+        )
 
 
 def _settle(

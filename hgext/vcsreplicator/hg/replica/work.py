@@ -13,6 +13,8 @@ from typing import IO
 
 from mercurial.localrepo import localrepository
 
+from hgext.vcsreplicator.words.errors import counted
+
 from ...log.blobs import open_blobs
 from ...mirror.checkpoint import Checkpoint, before_first
 from ...mirror.plan import Act, plan
@@ -213,8 +215,8 @@ def _check_unchanged(repo: localrepository, checkpoint: Checkpoint) -> None:
     is_same = (now.length, now.node) == (then.length, then.tip)
     if not is_same and not (then.stripping and begins_with(repo, then.length, then.tip)):
         raise Diverged(
-            f"changed outside of replication: expected {then.length} changesets up to {then.tip} after event {then.seq}, "
-            f"found {now.length} up to {now.node}"
+            f"changed outside of replication: expected {counted(then.length, 'changeset')} up to {then.tip} "
+            f"after event {then.seq}, found {now.length} up to {now.node}"
         )
 
 

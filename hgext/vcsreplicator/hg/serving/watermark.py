@@ -31,6 +31,8 @@ from mercurial.node import bin, hex
 from mercurial.revlogutils import constants
 from mercurial.utils import cborutil
 
+from hgext.vcsreplicator.words.errors import counted
+
 from ...outbox.folder import open_regular, read_file
 from ...words.errors import Diverged
 from ...words.event import NULL_NODE, UNKNOWN_SETTINGS, ClientSettings
@@ -129,7 +131,7 @@ def write_watermark(
     repo, length, tip = repo.unfiltered(), watermark.length, watermark.tip
     if not watermark.fits(repo):
         raise Diverged(
-            f"{os.fsdecode(repo.root)}: event {watermark.seq} left {length} changesets up to {tip}, which are not here"
+            f"{os.fsdecode(repo.root)}: event {watermark.seq} left {counted(length, 'changeset')} up to {tip}, which are not here"
         )
     push = b"-" if watermark.push_id is None else b"%d" % watermark.push_id
     _write_bookmarks(repo, length, moved, bookmarks)

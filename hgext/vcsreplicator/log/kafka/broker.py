@@ -15,6 +15,8 @@ from kafka.cluster import ClusterMetadata
 from kafka.protocol.consumer.offsets import IsolationLevel
 from kafka.structs import OffsetAndMetadata
 
+from hgext.vcsreplicator.words.errors import counted
+
 from ...words.clock import DAY
 from ...words.errors import BadConfig, ReplicationError, TopicMissing, Unavailable
 from .. import LARGEST, SINGLE, NewRecord, PartitionKey, Topic, partition_of
@@ -120,8 +122,8 @@ class Broker:
         for topic in wanted:
             if not topic.is_made_with(existing.get(topic.name, topic.partitions)):
                 raise BadConfig(
-                    f"topic {self.full(topic.name)}: has {existing[topic.name]} partitions, expected {topic.partitions}; "
-                    "the number is fixed for life"
+                    f"topic {self.full(topic.name)}: has {counted(existing[topic.name], 'partition')}, "
+                    f"expected {topic.partitions}; the number is fixed for life"
                 )
         missing = [topic for topic in wanted if topic.name not in existing]
         created = [topic.name for topic in missing if self._create_one(topic)]

@@ -16,6 +16,8 @@ from kafka.consumer import fetcher
 from kafka.consumer.fetcher import ConsumerRecord, Fetcher
 from kafka.record.default_records import DefaultRecord, DefaultRecordBatch
 
+from hgext.vcsreplicator.words.errors import counted
+
 from .. import LATEST, Record
 
 
@@ -29,7 +31,9 @@ class RecordBatch(DefaultRecordBatch):  # type: ignore[misc]  # the client comes
         try:
             return iter([self._read_msg() for _ in range(self.records_count)])
         except Exception as error:
-            said = f"unreadable: {self.records_count} records of one client: {error!r}"[:500].encode("utf-8", "replace")
+            said = f"unreadable: {counted(self.records_count, 'record')} of one client: {error!r}"[:500].encode(
+                "utf-8", "replace"
+            )
             kind, size = self.timestamp_type, self.size_in_bytes
             return iter([DefaultRecord(size, self.last_offset, self.max_timestamp, kind, None, said, [])])
 

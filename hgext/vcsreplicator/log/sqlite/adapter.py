@@ -24,6 +24,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from hgext.vcsreplicator.words.errors import counted
+
 from ...words.clock import DAY, Clock, SystemClock
 from ...words.errors import BadConfig, Rejected, TopicMissing, Unavailable
 from .. import (
@@ -107,7 +109,7 @@ class SqliteLog(Log):
                     created.append(topic.name)
                 elif not topic.is_made_with(len(existing.streams)):
                     raise BadConfig(
-                        f"topic {topic.name}: has {len(existing.streams)} partitions, expected {topic.partitions}; "
+                        f"topic {topic.name}: has {counted(len(existing.streams), 'partition')}, expected {topic.partitions}; "
                         "the number is fixed for life"
                     )
         return created

@@ -24,6 +24,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hgext.vcsreplicator.words.errors import counted
+
 from ...log import ACKS, EVENTS, Log
 from ...log.table import read_table
 from ...status import Picture
@@ -125,7 +127,9 @@ def bootstrap(
             return False
         if failed := [job.state.path for job in jobs if job.is_failed]:
             named = ", ".join(failed[:5]) + (f" and {len(failed) - 5} more" if len(failed) > 5 else "")
-            raise Refused(f"not joined: {len(failed)} repositories could not be copied: {named}; run bootstrap again")
+            raise Refused(
+                f"not joined: {counted(len(failed), 'repository')} could not be copied: {named}; run bootstrap again"
+            )
         roster = update().roster
         known = roster.mirror(settings.name)
         if known is not None and known.state is MirrorState.INACTIVE:

@@ -7,6 +7,8 @@ They are in order per repository and counted in bytes, with the position behind 
 from collections import deque
 from collections.abc import Mapping
 
+from hgext.vcsreplicator.words.errors import counted
+
 from ...log import EVENTS, Record, partition_of
 from ...words.errors import MalformedEvent
 from ...words.unexpected import fault
@@ -121,7 +123,7 @@ def _decode_record(record: Record, partitions: int) -> ReadEvent | None:
         raise MalformedEvent(f"record: key {str(record.key)[:40]!r} is not the repository {event.repository}")
     if record.partition != (own := partition_of(event.repository, partitions)):
         raise MalformedEvent(
-            f"record: stands in partition {record.partition}, and of {partitions} partitions the repository has {own}; "
+            f"record: stands in partition {record.partition}, and of {counted(partitions, 'partition')} the repository has {own}; "
             f"if partitions were added to {EVENTS}, restart all services (docs/log.md, Topics)"
         )
     size = len(record.value)

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
+from hgext.vcsreplicator.words.errors import counted
+
 from ...log.reports import name_trouble
 from ...status.findings import REFUSES
 from ...status.wording import name_paths
@@ -53,7 +55,7 @@ def _join(group: Sequence[tuple[str, ServiceTrouble]]) -> ServiceTrouble:
     top = os.path.commonpath(folders)
     text = first.text.removeprefix(f"{folder}: ").replace(give_repositories([folder]), give_repositories(folders))
     names = name_paths([os.path.relpath(each, top) for each in folders])
-    text = f"{top}: {len(folders)} repositories ({names}), each: {text}"
+    text = f"{top}: {counted(len(folders), 'repository')} ({names}), each: {text}"
     return replace(first, text=text, since=min(trouble.since for _, trouble in group))
 
 
