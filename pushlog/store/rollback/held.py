@@ -127,6 +127,17 @@ class Held:
         text = b"attempted to truncate %s to %d bytes, but it was already %d bytes\n"
         raise error.Abort(text % (name, size, length))
 
+    def is_same(self, name: bytes, backup: bytes) -> bool:
+        """Return whether a file is its own backup: Mercurial links before it appends."""
+        with (
+            contextlib.suppress(FileNotFoundError),
+            self.find(name) as (place, last),
+            self.find(backup) as (other, base),
+        ):
+            states = (os.stat(each, dir_fd=at, follow_symlinks=False) for each, at in ((last, place), (base, other)))
+            return os.path.samestat(*states)
+        return False
+
     def restore(self, name: bytes, backup: bytes, *, is_watched: bool) -> None:
         """Give a file the content and the permissions of its backup."""
         with self._open_to_read(backup) as content, self.find(name) as (place, last):
@@ -203,8 +214,8 @@ def _cut_file(place: int, last: bytes, file: IO[bytes], state: os.stat_result, s
     with contextlib.suppress(FileNotFoundError):  # of a kill
         os.unlink(shorter, dir_fd=place)
     with _create(place, shorter, state.st_mode) as copy:
-        shutil.copyfileobj(file, copy)
-        copy.truncate(size)
+        while size and (sent := os.sendfile(copy.fileno(), file.fileno(), None, size)):
+            size -= sent
     os.rename(shorter, last, src_dir_fd=place, dst_dir_fd=place)
 
 

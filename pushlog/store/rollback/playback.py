@@ -103,12 +103,14 @@ def play(
             for each in filter(None, (name, backup)):
                 folder, found = places.find(location, each)
                 folder.check(found)
-    # A file that is both restored and cut is restored first.
+    # A file that is both restored and cut is restored first; one that is its own backup is cut alone, as a full disk has no room
+    # for all of it.
     whole = {line.name: line for line in lines if line.location != b"plain" and line.name and line.backup}
     done: dict[Saved, None] = {}
     for name, size in sorted(sizes.items()):
         if name in whole:
-            _restore_line(places, whole[name], report, known)
+            if not places.store.is_same(name, whole[name].backup):
+                _restore_line(places, whole[name], report, known)
             done[whole[name]] = None
         _cut_one(places.store, name, size, report, is_watched=(name, b"") in known)
     for line in lines:

@@ -6,6 +6,7 @@ enemy may not.
 """
 
 import os
+import resource
 import shutil
 import signal
 import stat
@@ -178,6 +179,19 @@ def test_a_file_of_two_names_is_cut_under_one_of_them(repo: localrepository, lea
     assert repo.recover()
     assert inside(repo, "store/00manifest.i").read_text() == MINE[:2]
     assert (private / "profile").read_text() == MINE
+
+
+def test_a_file_that_is_its_own_backup_needs_room_for_what_is_kept(repo: localrepository, leave: Leave) -> None:
+    leave(b"00manifest.i\0006\n", b"\0" + b"00manifest.i\0journal.backup.00manifest.i.bck\0000")
+    os.link(inside(repo, "store/00manifest.i"), inside(repo, "store/journal.backup.00manifest.i.bck"))
+    former = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6, former[1]))
+    try:
+        assert repo.recover()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, former)
+    assert inside(repo, "store/00manifest.i").read_text() == "before"
+    assert not inside(repo, "store/journal.backup.00manifest.i.bck").exists()
 
 
 def test_a_journal_that_is_not_read_is_not_shown(repo: localrepository, leave: Leave, private: Path) -> None:
