@@ -78,6 +78,7 @@ def test_an_older_copy_is_adopted_and_what_mirrors_have_comes_back(on_call: OnCa
     newest = cluster.hg("--cwd", tmp_path / "work" / name, "log", "-r", ".", "-T", "{node}")
 
     page = Entry(cluster, "Restore repositories", operation("Restore repositories"))
+    page.do("hg -R FOLDER verify", FOLDER=folder)
     page.do("mv FOLDER AWAY", FOLDER=folder, AWAY=tmp_path / "away")
     page.do("cp -aT COPY FOLDER", COPY=copy, FOLDER=folder)
     mirror = {each["name"]: each["url"] for each in cluster.about["mirrors"]}["alpha"]
