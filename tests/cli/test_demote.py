@@ -60,7 +60,7 @@ def test_pushes_that_a_former_master_did_not_send_can_be_pushed_again(tmp_path: 
         assert "not sent: 6 events" in said
         assert f"{master.root}/spoilt: not saved: lstat: embedded null character in path" in said
         assert f"{master.root}/damaged: not saved: " in said
-        assert "look at each of these 2 repositories before you remove anything" in str(result.exception)
+        assert "look at 2 repositories before you remove anything" in str(result.exception)
         with pytest.raises(Refused, match="/saved: File exists; expected the path of a new folder"):
             CliRunner().invoke(demote.command, words, catch_exceptions=False, standalone_mode=False)
         copy = str(tmp_path / "copy")
@@ -95,4 +95,4 @@ def test_what_a_log_lost_of_a_former_master_is_named(tmp_path: Path) -> None:
         result = CliRunner().invoke(demote.command, words, standalone_mode=False)
         assert f"{master.root}/lost: the log has lost its newest event" in result.output
         assert "kept" not in result.output
-        assert "look at each of these 1 repositories before you remove anything" in str(result.exception)
+        assert "look at 1 repository before you remove anything" in str(result.exception)
