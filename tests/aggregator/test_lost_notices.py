@@ -50,6 +50,7 @@ class Aggregator:
         self.session = self.open()
 
     def open(self) -> Session:
+        self.transactor.renew()
         return Session(SETTINGS, self.log, self.transactor, self.clock, self.lasting)
 
     def push(self, *chains: Chain) -> None:

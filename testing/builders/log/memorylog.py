@@ -265,10 +265,11 @@ class MemoryLog(Log):
 
 
 class MemoryTransactor:
-    """Fenced by its epoch."""
+    """Fenced by its epoch; after a commit that failed it must be renewed, as on Kafka."""
 
     def __init__(self, log: MemoryLog, identity: str, epoch: int) -> None:
         self._log, self._identity, self._epoch = log, identity, epoch
+        self._has_failed = False
 
     def commit(
         self,
@@ -279,8 +280,14 @@ class MemoryTransactor:
         metadata: Mapping[TopicPartition, str] | None = None,
         newest: Mapping[TopicPartition, int] | None = None,
     ) -> list[tuple[int, int]]:
+        if self._has_failed:
+            self._log.check(self._identity, self._epoch)
+            raise Unavailable(f"{self._identity}: its last transaction is unclear; renew it")
+        self._has_failed = True
         self._log.check_newest(messages, newest or {})
-        return self._log.commit(self._identity, self._epoch, messages, group, positions or {}, metadata or {})
+        written = self._log.commit(self._identity, self._epoch, messages, group, positions or {}, metadata or {})
+        self._has_failed = False
+        return written
 
     def expect(self, topics: Sequence[str]) -> None:
         pass
@@ -288,6 +295,7 @@ class MemoryTransactor:
     def renew(self) -> None:
         self._log._begin("renew")
         self._log.check(self._identity, self._epoch)
+        self._has_failed = False
 
     def close(self) -> None:
         pass
