@@ -61,6 +61,8 @@ def run(settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Cal
         if positions is None or table is None:
             return
         seals, records, unsealed = _open_seals(settings, table, root)
+        # The values alone: the other half of a table would be as large as all that the supervisor keeps.
+        states = {key: table.records.pop((topic, key)).value for topic, key in [*table.records] if topic == STATE}
         own_acks = _read_acks(settings, records)
         del records
         inbox: queue.SimpleQueue[SupervisorMessage] = queue.SimpleQueue()
@@ -84,7 +86,7 @@ def run(settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Cal
         control = {place: table.positions[place] for place in [(ROSTER, 0), (STATE, 0)]}
         control_reader = Source(log, control, inbox.put)
         try:
-            if not _prepare(supervisor, pool, table, own_acks, inbox, stop):
+            if not _prepare(supervisor, pool, states, own_acks, inbox, stop):
                 return
             with _naming_folder(settings, "root", settings.root):
                 supervisor.losses.compare(own_acks)
@@ -94,7 +96,7 @@ def run(settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Cal
             control_reader.start()
             start = {(EVENTS, partition): offset for partition, offset in positions.items()}
             supervisor.reader = Source(log, start, inbox.put).start()
-            del table, own_acks  # as large as all that the supervisor keeps
+            del table, own_acks
             threading.Thread(target=lambda: inbox.put(stop.wait()), name="stop", daemon=True).start()
             ready()
             while not stop.is_set():
@@ -172,7 +174,7 @@ def _look_at_root(settings: MirrorSettings) -> MountedRoot:
 def _prepare(
     supervisor: Supervisor,
     pool: WorkerPool,
-    table: Table,
+    states: dict[str, bytes | None],
     own_acks: Mapping[str, Ack],
     inbox: "queue.SimpleQueue[SupervisorMessage]",
     stop: threading.Event,
@@ -182,9 +184,9 @@ def _prepare(
         raise BadConfig("mirror: its workers cannot start; their output says why")
     if not _adopt_found(supervisor, pool, own_acks, inbox, stop):
         return False
-    for topic, key in [place for place in table.records if place[0] == STATE]:
+    for key in [*states]:
         # What is taken over makes room.
-        supervisor.control.load(STATE, key, table.records.pop((topic, key)).value)
+        supervisor.control.load(STATE, key, states.pop(key))
     supervisor.startup.prune_deletions(own_acks)
     pool.fill()
     return True
@@ -201,7 +203,9 @@ def _adopt_found(
     found = _scan(pool, inbox, stop)
     if found is None:
         return False
-    supervisor.startup.adopt_all(found, own_acks)
+    left = [*found]
+    del found
+    supervisor.startup.adopt_all((left.pop() for _ in range(len(left))), own_acks)
     return True
 
 

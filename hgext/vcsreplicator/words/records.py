@@ -7,13 +7,13 @@ ignored.
 """
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from .errors import MalformedEvent
 from .event import Event, check_place
-from .shape import Count, Time, extensible, from_json, interned
+from .shape import Count, Time, extensible, interned, parse, read
 
 # The format of the aggregator's records. An older aggregator refuses to take over: it would drop `base` and `stays` from each
 # state, and since 3 count levels that are not sealed.
@@ -198,12 +198,15 @@ class RepositoryState:
     left: tuple[FormerPath, ...] = ()
 
 
-def read_state(key: str, value: bytes) -> RepositoryState:
-    """Read the record of a repository in topic `state`.
+def read_state(key: str, value: bytes, *, without: Sequence[str] = ()) -> RepositoryState:
+    """Read the record of a repository in topic `state`, `without` these members, which are None.
 
     Raises MalformedEvent, also if its names cannot name folders: mirrors make folders of these names, and empty some.
     """
-    state = from_json(RepositoryState, value)
+    data = parse(value, RepositoryState.__name__)
+    for name in without if type(data) is dict else ():
+        data.pop(name, None)
+    state = read(RepositoryState, data)
     check_place(state.repository, state.path)
     if state.repository != key:
         raise MalformedEvent(f"state: its key is not the repository {state.repository}")

@@ -8,7 +8,7 @@ whole batch becomes one record, at the last offset of the batch, whose value say
 batch with a wrong checksum is still an error: its cause is a disk or a network, not a client.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +19,9 @@ from kafka.record.default_records import DefaultRecord, DefaultRecordBatch
 from hgext.vcsreplicator.words.errors import counted
 
 from .. import LATEST, Record
+
+# Of most records that services keep by the million.
+_NO_HEADERS: Mapping[str, str] = {}
 
 
 class RecordBatch(DefaultRecordBatch):  # type: ignore[misc]  # the client comes without types
@@ -89,7 +92,7 @@ def record_of(topic: str, partition: int, record: ConsumerRecord) -> Record:
         offset=record.offset,
         key=None if record.key is None else _decode_text(record.key),
         value=record.value,
-        headers={name: _decode_text(data or b"") for name, data in record.headers},
+        headers={name: _decode_text(data or b"") for name, data in record.headers} if record.headers else _NO_HEADERS,
         time=min(max(record.timestamp / 1000, 0.0), LATEST),
     )
 

@@ -3,7 +3,6 @@
 
 import os
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -75,9 +74,7 @@ class Control:
                 self._write_overwritten(beat)
             self._aggregator_beat = beat
             return
-        self._learn(
-            replace(read_state(key, value), streams=None, serials=None)
-        )  # a mirror needs neither, and keeps all states
+        self._learn(read_state(key, value, without=("streams", "serials")))  # it needs neither, and keeps all states
 
     def _write_overwritten(self, beat: AggregatorHeartbeat) -> None:
         """Write what another program has overwritten; without a seal it would not count either."""

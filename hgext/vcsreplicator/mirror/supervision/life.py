@@ -195,7 +195,8 @@ class Following:
 
     def find_ack(self, moment: Moment, acked: Ack) -> Transition:
         """Begin with the last ack: detach if less is here, or the note is lost."""
-        log, last = replace(self.log, sent_ack=acked), self.checkpoint
+        log = self.log if self.log.sent_ack is acked else replace(self.log, sent_ack=acked)
+        last = self.checkpoint
         is_less = last is None or (last.incarnation == acked.incarnation and last.seq < acked.applied)
         if self.phase is not Phase.STREAM or not (is_less or acked.detached is not None):
             return Transition(log=log)

@@ -81,13 +81,16 @@ class Startup:
 
     def _choose(self, found: Iterable[FoundRepository]) -> Iterator[FoundRepository]:
         """Leave out all but one of the folders with one repository; an error names each."""
+        first: dict[str, FoundRepository] = {}
         copies: dict[str, list[FoundRepository]] = {}
         for each in found:
             if each.checkpoint is None or each.is_aside:
                 yield each
-            else:
-                copies.setdefault(each.checkpoint.repository, []).append(each)
-        for repository, folders in copies.items():
+            elif (other := first.setdefault(each.checkpoint.repository, each)) is not each:
+                copies.setdefault(each.checkpoint.repository, [other]).append(each)
+        while first:  # what is taken over makes room
+            repository, chosen = first.popitem()
+            folders = copies.get(repository, [chosen])
             chosen = choose(folders, self._settings)
             for other in folders:
                 if other is not chosen:
