@@ -2,6 +2,7 @@
 """What verbs print: every name complete and unchanged, brackets included."""
 
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from hgext.vcsreplicator.aggregator.decisions.arrival import Arrival, follow
+from hgext.vcsreplicator.cli import subscription
 from hgext.vcsreplicator.cli.bootstrap import _Display
 from hgext.vcsreplicator.cli.display import table
 from hgext.vcsreplicator.cli.verbs import program
@@ -145,6 +147,24 @@ def test_a_subscription_is_printed_whole_and_as_it_is(folder: Path, name: str) -
     deliveries.close()
     assert f"https://ci.example/{name}" in said(folder, "subscription", "list")
     assert f"{name}@host" in said(folder, "subscription", "history")
+
+
+def test_on_80_columns_a_subscription_keeps_its_words_whole(tmp_path: Path) -> None:
+    deliveries = Deliveries(str(tmp_path / "deliveries.db"))
+    wanted = Subscription(
+        url="https://ci.example/hooks/vcsreplicator", filter="data.repo_url == 'https://hg.example/x'"
+    )
+    deliveries.subscriptions.add("release-automation", wanted, origin="command", who="dana@host", now=0.0)
+    deliveries.subscriptions.pause("release-automation", "its machine moves to another room", who="dana@host", now=1.0)
+    [stored] = deliveries.subscriptions.all()
+    deliveries.close()
+    output = io.StringIO()
+    Console(file=output, width=80).print(
+        table(subscription.HEADINGS, [subscription._row_of(subscription._as_data(stored))])
+    )
+    shown = output.getvalue()
+    for word in ("release-automation", "command", "changegroup.1", "newrepo.1", "obsolete.1"):
+        assert re.search(rf"(^| ){re.escape(word)}( |$)", shown, re.MULTILINE), shown
 
 
 def test_on_80_columns_a_long_name_is_folded_not_cut() -> None:

@@ -28,6 +28,7 @@ from .requests import ask_notifier, find_webhook, open_deliveries, when
 if TYPE_CHECKING:
     from notifier.destinations.webhook.subscriptions import StoredSubscription
 
+HEADINGS = ("name", "state", "from", "what is sent")
 # Stands for the value of a header that holds a secret.
 HIDDEN = "(its value is not shown)"
 
@@ -47,8 +48,7 @@ def list_(config: Config, destination: str | None, as_json: bool) -> None:
         found = [_as_data(each) for each in deliveries.subscriptions.all()]
         for lost in deliveries.subscriptions.list_unreadable():
             click.echo(f"{visible(lost.name)} cannot be read, and gets nothing: {visible(lost.reason)}", err=True)
-    headings = ("name", "state", "url", "types", "filter", "from")
-    print_listing(found, headings, map(_row_of, found), as_json=as_json)
+    print_listing(found, HEADINGS, map(_row_of, found), as_json=as_json)
 
 
 def _as_data(stored: "StoredSubscription") -> dict[str, Any]:
@@ -79,7 +79,8 @@ def _row_of(data: Mapping[str, Any]) -> tuple[str, ...]:
         state = f"paused: {data['paused_reason']}"
     elif data["failing_since"]:
         state = f"failing since {when(data['failing_since'])} UTC"
-    return data["name"], state, wanted["url"], " ".join(wanted["types"]), wanted["filter"] or "", data["origin"]
+    condition = f", if {wanted['filter']}" if wanted["filter"] else ""
+    return data["name"], state, data["origin"], f"{' '.join(wanted['types'])} to {wanted['url']}{condition}"
 
 
 def _check_name(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
