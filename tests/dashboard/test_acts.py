@@ -440,7 +440,7 @@ def test_deliveries_are_listed_by_state_with_their_attempts(tmp_path: Path) -> N
         attempt = "2023-11-14 22:14:30 UTC: 500 after 0.250 s: &lt;b&gt;answer\\x1b 2&lt;/b&gt;"
         assert answer == f"status 500newest attempts{attempt}"
         assert cells("cancelled") == []
-        assert "None is cancelled." in site.get("/deliveries?state=cancelled", headers=AS_READER).text
+        assert "No delivery is cancelled." in site.get("/deliveries?state=cancelled", headers=AS_READER).text
 
 
 def test_a_destination_whose_notifier_is_silent_is_not_called_delivering(tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ def test_a_delivery_is_listed_with_its_attempts_and_sent_again(
     endpoint.reply = lambda request: Reply()
     assert act(site, "redeliver", "hooks", delivery="1") == "done: 1 queued again"
     assert "delivered 1" in eventually_page(site, "delivered <time>")
-    assert "None is queued" in site.get("/deliveries?state=queued", headers=AS_READER).text
+    assert "No delivery is queued" in site.get("/deliveries?state=queued", headers=AS_READER).text
     for wrong in ("2", "0", "x", "²", "9" * 30):
         assert act(site, "redeliver", "hooks", delivery=wrong).startswith(f"refused: there is no delivery {wrong}")
 
