@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -367,7 +368,7 @@ def test_a_worker_that_is_killed_while_the_mirror_starts_is_replaced(
 
 
 def test_workers_that_cannot_start_are_told_as_what_they_are(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hgext.vcsreplicator.mirror.nursery.NURSERY", "hgext.vcsreplicator.hg.no_such_module")
+    monkeypatch.setattr(service, "WorkerPool", partial(WorkerPool, nursery="hgext.vcsreplicator.hg.no_such_module"))
     with pytest.raises(BadConfig, match="its workers cannot start"), bench.mirror():
         pass
 

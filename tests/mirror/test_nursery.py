@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from hgext.vcsreplicator.mirror import nursery as nurseries
 from hgext.vcsreplicator.mirror.nursery import Nursery, start
+from hgext.vcsreplicator.mirror.pool import NURSERY
 from testing.waiting import PATIENCE
 
 pytestmark = pytest.mark.processes
@@ -25,7 +25,7 @@ nursery.main()
 
 
 def test_a_nursery_that_is_interrupted_while_it_imports_becomes_ready(tmp_path: Path) -> None:
-    nursery = Nursery({**os.environ, "HGRCSKIPREPO": "1", "HGRCPATH": str(tmp_path)})
+    nursery = Nursery({**os.environ, "HGRCSKIPREPO": "1", "HGRCPATH": str(tmp_path)}, NURSERY)
     try:
         nursery.process.send_signal(signal.SIGINT)
         nursery.wait(PATIENCE)
@@ -43,12 +43,10 @@ def test_the_supervisor_still_gets_interrupts_after_a_start() -> None:
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
-def test_a_fork_that_the_system_refuses_is_no_process_and_one_log_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fork_that_the_system_refuses_is_no_process_and_one_log_line(tmp_path: Path) -> None:
     (tmp_path / "refusing_nursery.py").write_text(REFUSING)
-    monkeypatch.setattr(nurseries, "NURSERY", "refusing_nursery")
-    nursery = Nursery({**os.environ, "HGRCSKIPREPO": "1", "HGRCPATH": str(tmp_path), "PYTHONPATH": str(tmp_path)})
+    environment = {**os.environ, "HGRCSKIPREPO": "1", "HGRCPATH": str(tmp_path), "PYTHONPATH": str(tmp_path)}
+    nursery = Nursery(environment, "refusing_nursery")
     try:
         assert nursery.wait(PATIENCE)
         with structlog.testing.capture_logs() as lines, open(os.devnull) as file:

@@ -43,10 +43,11 @@ while True:
 class Bench:
     """A pool, and what arrives from it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **modules: str) -> None:
         self.inbox: queue.SimpleQueue[Answered] = queue.SimpleQueue()
         self.clock = HandClock()
-        self.pool = WorkerPool(MirrorSettings(name="alpha", root=str(folder)), self.inbox.put, self.clock)
+        settings = MirrorSettings(name="alpha", root=str(folder))
+        self.pool = WorkerPool(settings, self.inbox.put, self.clock, **{"worker": "echo_worker", **modules})
 
     def arrived(self) -> Any:
         answered = self.inbox.get(timeout=60)
@@ -58,7 +59,6 @@ class Bench:
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     (tmp_path / "echo_worker.py").write_text(ECHO)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(pools, "WORKER", "echo_worker")
     bench = Bench(tmp_path)
     yield bench
     bench.pool.close(10)
@@ -299,15 +299,18 @@ def test_a_stop_ends_the_wait_for_the_nursery(bench: Bench) -> None:
     assert bench.pool.prepare(stop)
 
 
-def test_where_the_system_refuses_to_fork_workers_are_started_one_by_one(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("bench")
+def test_where_the_system_refuses_to_fork_workers_are_started_one_by_one(tmp_path: Path) -> None:
     (tmp_path / "refusing_nursery.py").write_text(REFUSING)
-    monkeypatch.setattr(nurseries, "NURSERY", "refusing_nursery")
-    assert bench.pool.prepare(threading.Event())
-    worker = bench.pool.start(Lane.HEAVY)
-    assert bench.arrived() == READY
-    assert isinstance(worker.process, subprocess.Popen)
+    bench = Bench(tmp_path, nursery="refusing_nursery")
+    try:
+        assert bench.pool.prepare(threading.Event())
+        worker = bench.pool.start(Lane.HEAVY)
+        assert bench.arrived() == READY
+        assert worker is not None
+        assert isinstance(worker.process, subprocess.Popen)
+    finally:
+        bench.pool.close(10)
 
 
 def test_a_pool_without_a_nursery_starts_workers_one_by_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,11 +393,8 @@ def refuse_thread(*_: object) -> None:
     raise RuntimeError("can't start new thread")
 
 
-def test_after_a_worker_that_never_was_ready_the_next_starts_later(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "ending_worker.py").write_text("raise SystemExit(3)")
-    monkeypatch.setattr(pools, "WORKER", "ending_worker")
+def test_after_a_worker_that_never_was_ready_the_next_starts_later(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "echo_worker.py").write_text("raise SystemExit(3)")
     with structlog.testing.capture_logs() as lines:
         for at_least in (0.08, 0.16, 0.32):
             bench.pool.idle(Lane.HEAVY)
@@ -405,6 +405,6 @@ def test_after_a_worker_that_never_was_ready_the_next_starts_later(
             assert bench.pool.workers == []
             bench.clock.advance(at_least)
     assert [line["event"] for line in lines] == ["worker not started"] * 3
-    monkeypatch.setattr(pools, "WORKER", "echo_worker")
+    (tmp_path / "echo_worker.py").write_text(ECHO)
     bench.pool.idle(Lane.HEAVY)
     assert bench.arrived() == READY

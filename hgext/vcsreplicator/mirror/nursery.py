@@ -13,8 +13,6 @@ from collections.abc import Mapping
 
 import structlog
 
-NURSERY = "hgext.vcsreplicator.hg.replica.nursery"
-
 # Seconds that a fork may take before the nursery is given up.
 PATIENCE = 5.0
 
@@ -77,10 +75,10 @@ def start(module: str, descriptor: int, environment: Mapping[str, str], *argumen
 class Nursery:
     """The process that forks, from its start to its end; used by one thread."""
 
-    def __init__(self, environment: Mapping[str, str], module: str | None = None, *arguments: str) -> None:
+    def __init__(self, environment: Mapping[str, str], module: str, *arguments: str) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self.process = start(module or NURSERY, theirs.fileno(), environment, *arguments)
+            self.process = start(module, theirs.fileno(), environment, *arguments)
         self.is_ready = False
         # Why it forks nothing, or what it says of itself.
         self.refusal = self.says = ""

@@ -33,7 +33,7 @@ from .nursery import ForkedProcess, Nursery, start
 from .settings import MirrorSettings
 from .task import READY, Scan
 
-WORKER = "hgext.vcsreplicator.hg.replica.worker"
+WORKER, NURSERY = "hgext.vcsreplicator.hg.replica.worker", "hgext.vcsreplicator.hg.replica.nursery"
 _KEPT = ("PATH", "PYTHONPATH", "HOME", "USER", "TZ", "TMPDIR", "HGMODULEPOLICY", "LD_LIBRARY_PATH", "LD_PRELOAD")
 # Bytes that the pipe to an idle worker, which has read all before, takes without a wait.
 _ROOM = 32 * 1024
@@ -93,7 +93,12 @@ class Worker:
     """
 
     def __init__(
-        self, settings: MirrorSettings, environment: Mapping[str, str], lane: Lane, nursery: Nursery | None = None
+        self,
+        settings: MirrorSettings,
+        environment: Mapping[str, str],
+        lane: Lane,
+        module: str,
+        nursery: Nursery | None = None,
     ) -> None:
         self.lane = lane
         self.tasks = 0
@@ -104,7 +109,7 @@ class Worker:
         # Packed, or empty once it is in the pipe.
         self.requests: queue.SimpleQueue[bytes | memoryview | None] = queue.SimpleQueue()
         self.requests.put(ForkingPickler.dumps(settings))
-        self.pipe, self.process = _start_process(environment, nursery)
+        self.pipe, self.process = _start_process(environment, module, nursery)
         if lane is not Lane.LIGHT:
             with contextlib.suppress(OSError):  # it has ended already, as its pipe will show
                 os.setpriority(os.PRIO_PROCESS, self.process.pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
@@ -118,9 +123,13 @@ class WorkerPool:
         settings: MirrorSettings,
         report: Callable[[Answered], None],
         clock: Clock = SystemClock(),  # noqa: B008
+        *,
+        worker: str = WORKER,
+        nursery: str = NURSERY,
     ) -> None:
         self._settings = settings
         self._report, self._clock = report, clock
+        self._modules = worker, nursery
         self._environment = _make_environment(settings)
         self._limits = {
             Lane.LIGHT: settings.workers,
@@ -140,7 +149,7 @@ class WorkerPool:
         if not can_fork():
             return True
         try:
-            self._nursery = Nursery(self._environment)
+            self._nursery = Nursery(self._environment, self._modules[1])
         except OSError as error:
             logger.warning("nursery not started: workers start one by one", reason=str(error))
             return True
@@ -154,7 +163,7 @@ class WorkerPool:
         if self._clock.monotonic() < self._rests_until:
             return None
         try:
-            worker = Worker(self._settings, self._environment, lane, self._nursery)
+            worker = Worker(self._settings, self._environment, lane, self._modules[0], self._nursery)
         except OSError as error:
             self._delay_starts(lane, str(error))
             return None
@@ -267,7 +276,7 @@ class WorkerPool:
 
 
 def _start_process(
-    environment: Mapping[str, str], nursery: Nursery | None
+    environment: Mapping[str, str], module: str, nursery: Nursery | None
 ) -> "tuple[Connection, subprocess.Popen[bytes] | ForkedProcess]":
     """Start a process at the other end of a pipe.
 
@@ -282,7 +291,7 @@ def _start_process(
         ours.close()
     ours, theirs = Pipe()
     with theirs:
-        return ours, start(WORKER, theirs.fileno(), environment)
+        return ours, start(module, theirs.fileno(), environment)
 
 
 def _converse(worker: Worker, report: Callable[[Answered], None]) -> None:
