@@ -334,6 +334,13 @@ def system(monkeypatch: pytest.MonkeyPatch) -> System:
 
 
 @pytest.fixture
+def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A destination with nothing to do sees a request at once."""
+    for name in ("courier.IDLE_WAIT", "orders.ASK_EVERY"):
+        monkeypatch.setattr(f"notifier.publishing.{name}", 0.1)
+
+
+@pytest.fixture
 def unique_name(request: pytest.FixtureRequest) -> str:
     """For topics, queues and buckets of this test: its name, shortened, and chance."""
     words = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")

@@ -4,9 +4,11 @@
 import contextlib
 import os
 import pkgutil
+import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
+from typing import Any
 
 import pytest
 
@@ -57,6 +59,20 @@ class System:
     def become(self, user: int) -> None:
         """Be this user, as far as the process asks who it is."""
         self._patch.setattr("os.geteuid", lambda: user)
+
+    def name_hosts(self, find: Callable[[str], Sequence[str] | None]) -> list[str]:
+        """Give the name of a host the addresses that `find` returns, its own for None; return a list of the names asked for."""
+        asked, resolve = list[str](), socket.getaddrinfo
+
+        def getaddrinfo(host: str, port: int, *more: Any, **options: Any) -> Any:
+            asked.append(host)
+            found = find(host)
+            if found is None:
+                return resolve(host, port, *more, **options)
+            return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, port)) for address in found]
+
+        self._patch.setattr(socket, "getaddrinfo", getaddrinfo)
+        return asked
 
     def note_owners(self) -> list[tuple[str, int, int]]:
         """Give no open file to another user; return a list of what would be given: path, user and group."""

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
@@ -115,31 +116,35 @@ def test_the_card_of_a_stopped_relay_has_the_command_that_starts_it(master: Path
     assert (finding.get("command"), finding.get("entry")) == (f"{START}relay", "VcsreplicatorServiceDown")
 
 
+Disks = dict[str, int | Callable[[], object]]
+
+
 @pytest.fixture
-def disks(master: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Bytes that are left on the disks of folders; below 0, inodes are lacking."""
-    left: dict[str, int] = {}
+def disks(master: Path, monkeypatch: pytest.MonkeyPatch) -> Disks:
+    """Bytes that are left on the disks of folders, below 0 if inodes are lacking; or what a disk does, and its flags."""
+    left: Disks = {}
     (master / "blobs").mkdir()
     file = master / "x.toml"
     file.write_text(f'blobs = "file://{master}/blobs"\n' + file.read_text())
 
     def measure(folder: str) -> SimpleNamespace:
         free = left.get(folder, 1 << 20)
+        flags, free = (free(), 1 << 20) if callable(free) else (0, free)
         counts = {"f_bavail": abs(free), "f_files": 9, "f_favail": 9 * (free >= 0)}
-        return SimpleNamespace(f_blocks=1 << 20, f_frsize=1, f_flag=0, **counts)
+        return SimpleNamespace(f_blocks=1 << 20, f_frsize=1, f_flag=flags, **counts)
 
     monkeypatch.setattr(asking, "os", SimpleNamespace(**{**vars(os), "statvfs": measure}))
     return left
 
 
-def test_a_full_disk_of_the_log_is_named_alone(master: Path, disks: dict[str, int]) -> None:
+def test_a_full_disk_of_the_log_is_named_alone(master: Path, disks: Disks) -> None:
     assert "no space" not in said(master)[1]
     disks[str(master)] = 4096
     text = f"CRITICAL - {master}: no space left on its disk: no service can write to the log; free some space\n"
     assert said(master) == (2, text)
 
 
-def test_a_full_disk_of_the_blobs_is_named_with_all_else(master: Path, disks: dict[str, int]) -> None:
+def test_a_full_disk_of_the_blobs_is_named_with_all_else(master: Path, disks: Disks) -> None:
     disks[f"{master}/blobs"] = 0
     code, text = said(master)
     assert code == 2
@@ -147,12 +152,12 @@ def test_a_full_disk_of_the_blobs_is_named_with_all_else(master: Path, disks: di
     assert "its outbox cannot be read" in text
 
 
-def test_a_disk_without_inodes_is_named(master: Path, disks: dict[str, int]) -> None:
+def test_a_disk_without_inodes_is_named(master: Path, disks: Disks) -> None:
     disks[f"{master}/blobs"] = -(1 << 20)
     assert f"CRITICAL - {master}/blobs: no inodes left on its disk: pushes with large" in said(master)[1]
 
 
-def test_a_masters_disk_that_refuses_pushes_is_named(master: Path, disks: dict[str, int]) -> None:
+def test_a_masters_disk_that_refuses_pushes_is_named(master: Path, disks: Disks) -> None:
     root = f"{master}/repos"
     report(master)
     disks[root] = 4096
@@ -164,19 +169,10 @@ def test_a_masters_disk_that_refuses_pushes_is_named(master: Path, disks: dict[s
 
 
 @pytest.mark.parametrize(("number", "reason"), [(errno.EIO, "Input/output error"), (0, "")], ids=["fails", "read-only"])
-def test_a_masters_disk_that_fails_is_named(
-    master: Path, disks: dict[str, int], monkeypatch: pytest.MonkeyPatch, number: int, reason: str
-) -> None:
-    root, measure = f"{master}/repos", asking.os.statvfs
-
-    def fail(folder: str) -> object:
-        if folder == root and number:
-            raise OSError(number, os.strerror(number), folder)
-        if folder == root:
-            return SimpleNamespace(**{**vars(measure(folder)), "f_flag": os.ST_RDONLY})
-        return measure(folder)
-
-    monkeypatch.setattr(asking.os, "statvfs", fail)
+def test_a_masters_disk_that_fails_is_named(master: Path, disks: Disks, number: int, reason: str) -> None:
+    root = f"{master}/repos"
+    failure = OSError(number, os.strerror(number), root) if number else None
+    disks[root] = Mock(side_effect=failure, return_value=os.ST_RDONLY)
     report(master)
     code, text = said(master)
     assert code == 2
@@ -196,7 +192,7 @@ def failing_writes() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("store", ["log", "blobs", "roots"])
-def test_a_disk_that_fails_at_writes_alone_is_named(master: Path, disks: dict[str, int], store: str) -> None:
+def test_a_disk_that_fails_at_writes_alone_is_named(master: Path, disks: Disks, store: str) -> None:
     config = load(master / "x.toml")
     relay = relay_of(config)
     assert relay is not None
@@ -213,12 +209,11 @@ def test_a_disk_that_fails_at_writes_alone_is_named(master: Path, disks: dict[st
 
 
 def test_a_disk_that_hangs_is_named_and_all_else_too(
-    master: Path, disks: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    master: Path, disks: Disks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = threading.Event()
     monkeypatch.setattr(asking, "PATIENCE", 0.1)
-    measure = asking.os.statvfs
-    monkeypatch.setattr(asking.os, "statvfs", lambda at: answers.wait() if at.endswith("/blobs") else measure(at))
+    disks[f"{master}/blobs"] = answers.wait
     text = said(master)[1]
     answers.set()
     assert f"CRITICAL - {master}/blobs: its disk does not answer: pushes with large bundles wait in" in text
@@ -239,7 +234,7 @@ def test_status_names_what_check_finds_in_the_outboxes(master: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["", "/blobs"])
-def test_status_names_the_full_disks_that_check_names(master: Path, disks: dict[str, int], folder: str) -> None:
+def test_status_names_the_full_disks_that_check_names(master: Path, disks: Disks, folder: str) -> None:
     disks[f"{master}{folder}"] = 0
     shown, found = seen_by_status(master)
     text = f"{master}{folder}: no space left on its disk: "
@@ -249,7 +244,7 @@ def test_status_names_the_full_disks_that_check_names(master: Path, disks: dict[
 
 
 def test_a_watched_status_names_what_is_found_on_this_machine(
-    master: Path, disks: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    master: Path, disks: Disks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disks[f"{master}/blobs"] = 0
     screen = Console(record=True, width=400)

@@ -78,10 +78,8 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 
 @pytest.fixture
-def notifier(config: Config, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notifier]:
+def notifier(config: Config, log: Log, tmp_path: Path, attentive: None) -> Iterator[Notifier]:
     """A notifier whose destination `lines` fails on the seventh push, and whose webhook answers 500."""
-    monkeypatch.setattr("notifier.publishing.courier.IDLE_WAIT", 0.1)
-    monkeypatch.setattr("notifier.publishing.orders.ASK_EVERY", 0.1)
     running = Notifier(log, tmp_path)
     hooks = read_notifier(config.tables, config.file).destinations["hooks"]
     running.start(

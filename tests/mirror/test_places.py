@@ -39,6 +39,7 @@ from hgext.vcsreplicator.mirror.task import Check, Checked, Task, TaskOutcome
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.records import Reason
+from testing.faults.system import Fault, System
 
 OLD, NEW = "a" * 32, "b" * 32
 
@@ -358,30 +359,20 @@ def test_the_oldest_and_newest_former_copies_of_many_repairs_stay(mirror: Mirror
     assert sorted(each.checkpoint.seq for each in kept if each and each.checkpoint) == [2, 5, 6]
 
 
-def another_file_system(monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
+def put_on_another_file_system(system: System, folder: str) -> Fault:
     """Have everything that is moved into the folder, or exchanged with it, come from another file system."""
-
-    def wrap(real: Callable[..., None]) -> Callable[..., None]:
-        def move(old: str | bytes, new: str | bytes) -> None:
-            if os.fsdecode(new).startswith(folder + "/"):
-                raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), old, None, new)
-            real(old, new)
-
-        return move
-
-    monkeypatch.setattr(os, "rename", wrap(os.rename))
-    monkeypatch.setattr(place, "_exchange_names", wrap(place._exchange_names))
+    return system.refuse(errno.EXDEV, "os.rename", f"{place.__name__}._exchange_names", at=f"{folder}/*")
 
 
 @pytest.mark.parametrize("why", ["another file system", "leads out of"])
 def test_a_repository_that_cannot_move_to_its_path_stays_as_it_is(
-    mirror: Mirror, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, why: str
+    mirror: Mirror, system: System, tmp_path: Path, why: str
 ) -> None:
     shutil.rmtree(mirror.url)
     if why == "leads out of":
         os.symlink(tmp_path, mirror.url)
     else:
-        another_file_system(monkeypatch, mirror.url)
+        put_on_another_file_system(system, mirror.url)
     trouble = mirror.release_new().trouble
     assert trouble is not None
     assert (trouble.reason, trouble.passing) == (Reason.REFUSED, False)
@@ -390,7 +381,9 @@ def test_a_repository_that_cannot_move_to_its_path_stays_as_it_is(
     assert mirror.at(mirror.waiting(NEW)) == (NEW, 1, 0)
 
 
-def test_a_copy_that_cannot_take_its_place_goes_on_where_it_is(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_that_cannot_take_its_place_goes_on_where_it_is(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch, system: System
+) -> None:
     made, copies = place.staging_of(mirror.settings.folder, OLD), list[bool]()
 
     def copy(repositories: OpenRepositories, url: str, *_: object) -> tuple[str, Checkpoint]:
@@ -401,8 +394,7 @@ def test_a_copy_that_cannot_take_its_place_goes_on_where_it_is(mirror: Mirror, m
         return made, replace(mirror.old, seq=5)
 
     monkeypatch.setattr(healing, "copy_beside", copy)
-    with monkeypatch.context() as patched:
-        another_file_system(patched, mirror.url)
+    with put_on_another_file_system(system, mirror.url):
         for _ in range(2):
             trouble = mirror.perform(OLD, mirror.url, heal=Reason.CORRUPT).trouble
             assert trouble is not None
@@ -591,6 +583,7 @@ sys.path.insert(0, {checkout!r})
 from pathlib import Path
 from hgext.vcsreplicator.hg.replica import place
 from tests.mirror.test_places import Mirror, NEW
+from testing.faults.system import System
 Mirror.make = lambda *_, **__: None
 real = os.rename
 left = [{count}]

@@ -14,10 +14,8 @@ from testing.builders.notifier.submissions import write_cities, write_geo
 
 
 @pytest.fixture(autouse=True)
-def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A destination with nothing to do sees a request at once."""
-    monkeypatch.setattr("notifier.publishing.courier.IDLE_WAIT", 0.1)
-    monkeypatch.setattr("notifier.publishing.orders.ASK_EVERY", 0.1)
+def attentive_everywhere(attentive: None) -> None:
+    """All destinations of these tests."""
 
 
 @pytest.fixture

@@ -585,11 +585,14 @@ def test_a_trouble_with_another_number_each_round_is_one_trouble(bench: Bench) -
     assert min(trouble.since for trouble in bench.reports()[-1].troubles) == began
 
 
-def test_events_that_are_sent_leave_the_report_before_the_next_round(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first round finds them in the outbox, where they waited for a relay."""
+@pytest.fixture
+def rechecks_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemon, "RECHECK", 0.02)
+
+
+@pytest.mark.usefixtures("rechecks_soon")
+def test_events_that_are_sent_leave_the_report_before_the_next_round(bench: Bench) -> None:
+    """The first round finds them in the outbox, where they waited for a relay."""
     may_send = threading.Event()
     bench.log.before["append"] = lambda messages: messages[0].topic != EVENTS or may_send.wait(60)
     bench.clock.advance(SILENT + 1)
@@ -602,8 +605,8 @@ def test_events_that_are_sent_leave_the_report_before_the_next_round(
         assert bench.port.rounds == 1
 
 
-def test_a_job_that_fails_is_reported_before_the_next_round(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon, "RECHECK", 0.02)
+@pytest.mark.usefixtures("rechecks_soon")
+def test_a_job_that_fails_is_reported_before_the_next_round(bench: Bench) -> None:
     bench.clock.set_back(bench.clock.now() - bench.entries[0].event.time - 1.0)
     is_closed = threading.Event()
     denied = f"{bench.folder}/repos/one/.hg/store/outbox.sent"
@@ -632,10 +635,8 @@ def test_a_job_that_fails_is_reported_before_the_next_round(bench: Bench, monkey
         assert bench.port.rounds == 1
 
 
-def test_a_fork_that_a_job_finds_is_reported_before_the_next_round(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(daemon, "RECHECK", 0.02)
+@pytest.mark.usefixtures("rechecks_soon")
+def test_a_fork_that_a_job_finds_is_reported_before_the_next_round(bench: Bench) -> None:
     folder = f"{bench.folder}/repos/one"
     segment = Path(folder, ".hg/store/outbox.0001.log")
 

@@ -204,11 +204,7 @@ def test_an_adoption_of_an_expired_history_is_no_loss(master: Master, log: Log, 
     assert [line["event"] for line in lines if "the log lost" in line["event"]] == []
 
 
-def test_what_the_outbox_keeps_no_more_is_named(
-    master: Master, log: Log, file: File, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[dict[str, object]] = []
-    monkeypatch.setattr(loss.logger, "error", lambda event, **fields: said.append({"event": event, **fields}))
+def test_what_the_outbox_keeps_no_more_is_named(master: Master, log: Log, file: File) -> None:
     lost_while_stopped(master, log, file)
     box = master.outbox("one")
     folder = Path(box._folder.join(b"").decode())
@@ -220,8 +216,8 @@ def test_what_the_outbox_keeps_no_more_is_named(
     (folder / "outbox.sent").write_text(
         json.dumps({**sent, "segment": 2, "end": (folder / "outbox.0002.log").stat().st_size})
     )
-    with running_relay(master.settings(scan=SELDOM), log):
-        eventually(lambda: said)
+    with capture_logs() as lines, running_relay(master.settings(scan=SELDOM), log):
+        said = eventually(lambda: [line for line in lines if line["log_level"] == "error"])
     assert [(line["path"], line["missing"]) for line in said] == [("one", "1 to 3")]
     newest = places[-1].entry.event
     assert (said[0]["repository"], said[0]["seq"], said[0]["event_id"]) == (newest.repository, 4, newest.id)

@@ -31,6 +31,7 @@ from notifier.destinations.webhook.subscription import Subscription
 from testing.builders.certificates import certificate
 from testing.builders.notifier.endpoint import Endpoint, Reply, Request
 from testing.faults.broker import FakeBroker
+from testing.faults.system import System
 from testing.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.processes
@@ -131,34 +132,19 @@ def test_name_is_held_against_the_rules_after_it_was_resolved() -> None:
         resolve("2130706433", 80, [])  # 127.0.0.1 as one number
 
 
-def names(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
-    """The name `hook.example` has these addresses, at the first question and at the next; returns who was asked for."""
-    asked: list[str] = []
-    plain = socket.getaddrinfo
-
-    def getaddrinfo(host: str, port: int, *rest: object, **more: object) -> object:
-        asked.append(host)
-        if host != "hook.example":
-            return plain(host, port, *rest, **more)  # type: ignore[arg-type]
-        found = answers[min(asked.count(host), len(answers)) - 1]
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in found]
-
-    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    return asked
-
-
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_every_address_of_a_name_is_held_against_the_rules(monkeypatch: pytest.MonkeyPatch, place: int) -> None:
+def test_every_address_of_a_name_is_held_against_the_rules(system: System, place: int) -> None:
     addresses = ["1.1.1.1", "8.8.8.8"]
     addresses.insert(place, "10.0.0.1")
-    names(monkeypatch, addresses)
+    system.name_hosts({"hook.example": addresses}.get)
     with pytest.raises(Forbidden, match=r"hook\.example has the address 10\.0\.0\.1"):
         resolve("hook.example", 80, [])
 
 
-def test_connection_goes_to_the_address_that_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_goes_to_the_address_that_was_checked(system: System) -> None:
     with Endpoint() as endpoint:
-        asked = names(monkeypatch, ["127.0.0.1"], ["127.0.0.2"])  # a name that changes its mind
+        answers = [["127.0.0.1"], ["127.0.0.2"]]  # a name that changes its mind
+        asked = system.name_hosts(lambda host: answers.pop(0) if host == "hook.example" else None)
         url = endpoint.url.replace("127.0.0.1", "hook.example")
         sender = RequestSender(networks=LOOPBACK, allow_http=True)
         assert sender.send(OUTGOING, Subscription(url=url), [], 1.0).verdict is DeliveryVerdict.DELIVERED
@@ -327,17 +313,11 @@ def test_headers_of_a_subscription_never_stand_beside_ours() -> None:
     assert [value for name, value in found.items() if name.lower() == "user-agent"] == ["me"]
 
 
-def test_name_that_changes_between_check_and_connection_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_that_changes_between_check_and_connection_changes_nothing(system: System) -> None:
     """The connection goes to the address that was checked, and the next request asks for it again."""
     with Endpoint() as endpoint:
-        answers = ["127.0.0.1", "10.0.0.1"]
-
-        def getaddrinfo(host: str, port: int, *more: object, **options: object) -> list[object]:
-            assert host in ("example.org", "127.0.0.1"), host
-            address = answers.pop(0) if host == "example.org" else host
-            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
-
-        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+        answers = [["127.0.0.1"], ["10.0.0.1"]]
+        asked = system.name_hosts(lambda host: answers.pop(0) if host == "example.org" else None)
         sender = RequestSender(networks=LOOPBACK, allow_http=True)
         subscription = Subscription(url=f"http://example.org:{endpoint.port}/hook")
         assert sender.send(OUTGOING, subscription, [], 1.0).verdict is DeliveryVerdict.DELIVERED
@@ -345,17 +325,13 @@ def test_name_that_changes_between_check_and_connection_changes_nothing(monkeypa
         sender.close()
     assert "10.0.0.1, which is not public" in (answer.error or "")
     assert len(endpoint.requests) == 1
+    assert {*asked} <= {"example.org", "127.0.0.1"}
 
 
 @pytest.fixture
-def many_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def many_names(system: System) -> None:
     """Each name that ends in `.example` is on loopback."""
-    genuine = socket.getaddrinfo
-
-    def getaddrinfo(host: str, port: int, *more: Any, **options: Any) -> Any:
-        return genuine("127.0.0.1" if host.endswith(".example") else host, port, *more, **options)
-
-    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    system.name_hosts(lambda host: ["127.0.0.1"] if host.endswith(".example") else None)
 
 
 def count_open(port: int) -> int:
@@ -411,15 +387,14 @@ def test_a_refused_connection_is_to_be_tried_again() -> None:
     assert sender.send(OUTGOING, Subscription(url=url), [], 1.0).verdict is DeliveryVerdict.AGAIN
 
 
-def test_a_host_of_many_addresses_holds_a_worker_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_of_many_addresses_holds_a_worker_no_longer(monkeypatch: pytest.MonkeyPatch, system: System) -> None:
     tried = list[str]()
 
     def refuse(address: tuple[str, int], *_: object, **__: object) -> socket.socket:
         tried.append(address[0])
         raise ConnectionRefusedError
 
-    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{number}", 9)) for number in range(1, 200)]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    system.name_hosts(lambda _: [f"127.0.0.{number}" for number in range(1, 200)])
     monkeypatch.setattr("urllib3.util.connection.create_connection", refuse)
     with closing(RequestSender(networks=LOOPBACK, allow_http=True)) as sender:
         answer = sender.send(OUTGOING, Subscription(url="http://many.example/"), [], 0)

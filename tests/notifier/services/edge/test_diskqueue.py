@@ -215,20 +215,14 @@ def test_a_value_is_appended_to_a_failed_appends_file_while_it_is_read(tmp_path:
     assert files(tmp_path) == []
 
 
-def test_a_file_whose_folder_could_not_be_synced_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced = []
-
-    def fail(file: int) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
+def test_a_file_whose_folder_could_not_be_synced_holds_nothing(tmp_path: Path, system: System) -> None:
     with closing(DiskQueue(str(tmp_path), LIMIT)) as queue:
-        with monkeypatch.context() as patch:
-            patch.setattr("os.fsync", fail)
-            with pytest.raises(OSError, match="Input/output"):
-                queue.append(numbers(0, 1))
-        monkeypatch.setattr("os.fsync", synced.append)
+        with system.refuse(errno.EIO, "os.fsync", at=str(tmp_path)) as fault:
+            for _ in range(2):
+                with pytest.raises(OSError, match="Input/output"):
+                    queue.append(numbers(0, 1))
+        assert len(fault.paths) == 2, "it is synced again"
         queue.append(numbers(1, 2))
-        assert len(synced) == 1
         assert drain(queue) == numbers(1, 2)
 
 
