@@ -29,13 +29,6 @@ pytestmark = [pytest.mark.processes, pytest.mark.services]
 T = TypeVar("T")
 
 
-@pytest.fixture
-def unknown(monkeypatch: pytest.MonkeyPatch) -> connections.HangingBrokers:
-    """What the process knows of brokers, for this test alone: nothing yet."""
-    monkeypatch.setattr(connections, "HANGING", connections.HangingBrokers())
-    return connections.HANGING
-
-
 class Mute:
     """A server that accepts connections, counts them, and says nothing until it `speaks` for another."""
 
@@ -213,18 +206,16 @@ def test_a_coordinator_out_of_reach_is_looked_up_again_at_a_commit(kafka: Kafka,
 
 
 def test_a_slow_answer_alone_makes_no_broker_suspect_for_good(
-    kafka: Kafka, unique_name: str, unknown: connections.HangingBrokers, monkeypatch: pytest.MonkeyPatch
+    kafka: Kafka, unique_name: str, suspicious: connections.HangingBrokers
 ) -> None:
-    monkeypatch.setattr(connections, "SUSPICION", 0.0)  # each request that is under way
-    monkeypatch.setattr(connections, "LONE_SUSPICION", 0.0)
     with open_log(f"{kafka.url}?topic-prefix={unique_name}.") as log:
         log.create(topics(partitions=1))
         with closing(log.reader({(NOTICES, 0): 0})) as reader:
-            probed = unknown._probed
+            probed = suspicious._probed
             eventually(lambda: reader.poll(0.2) == [] and bool(probed), "probed")
             log.append([NewRecord(topic=NOTICES, key="x", value=b"1")])
             assert [record.value for record in reader.poll(30)] == [b"1"]
-    assert not unknown._until
+    assert not suspicious._until
 
 
 # Three brokers take ten seconds of a processor; what one hanging address costs shows above, in two.

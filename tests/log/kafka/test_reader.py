@@ -57,11 +57,8 @@ def test_a_reader_without_records_asks_rarely(kafka: Kafka, unique_name: str, mo
 
 
 def test_a_broker_asked_after_again_is_asked_on_the_same_connection(
-    kafka: Kafka, unique_name: str, monkeypatch: pytest.MonkeyPatch
+    kafka: Kafka, unique_name: str, suspicious: connections.HangingBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "HANGING", connections.HangingBrokers())
-    monkeypatch.setattr(connections, "SUSPICION", 0.0)  # each request that is under way
-    monkeypatch.setattr(connections, "LONE_SUSPICION", 0.0)
     monkeypatch.setattr(connections, "PROBE_EVERY", 0.1)
     with open_log(f"{kafka.url}?topic-prefix={unique_name}.") as log:
         log.create(topics(partitions=1))
@@ -83,7 +80,7 @@ def test_a_broker_asked_after_again_is_asked_on_the_same_connection(
                 connection, "send_request", lambda *given, **named: asked.append(1) or send(*given, **named)
             )
             eventually(lambda: probes() == [connection] and len(asked) > 1, "asked twice more")
-    assert not connections.HANGING._until
+    assert not suspicious._until
 
 
 def test_a_reader_looks_for_more_now_and_then_though_records_come(

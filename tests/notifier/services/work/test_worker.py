@@ -22,6 +22,7 @@ import pytest
 from mercurial import bundle2, ui
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
+from structlog.testing import capture_logs
 
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.retry import Backoff
@@ -617,12 +618,13 @@ def test_full_disk_of_this_machine_uses_no_retry(
     name = a_name(request)
     host.add(name, 1)
     monkeypatch.setattr(clones, "LEAST_FREE", 2**62)  # more than any disk has
-    said: list[str] = []
-    monkeypatch.setattr(worker.logger, "warning", lambda event, **more: said.append(str(more.get("reason"))))
     failed = value_of(worker.FAILED)
     broker.send(1, host.url(name), {1: ["e" * 40]})
-    working.start()
-    eventually(lambda: any("bytes are free" in reason for reason in said), "the reason", timeout=PATIENCE)
+    with capture_logs() as lines:
+        working.start()
+        eventually(
+            lambda: any("bytes are free" in str(line.get("reason")) for line in lines), "the reason", timeout=PATIENCE
+        )
     eventually(lambda: value_of(DOWN.labels("work")) == 1, "the alert")
     assert value_of(worker.FAILED) == failed
     assert broker.take("hg.dead") is None
