@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from hgext.vcsreplicator import cli
 from hgext.vcsreplicator.cli import verbs
 from hgext.vcsreplicator.words.errors import Refused
+from testing.faults.system import System
 
 
 def end_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -41,12 +42,12 @@ def test_a_verb_that_needs_too_much_memory_says_so(
 
 
 def test_a_file_of_another_user_names_the_owner_to_run_as(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: System, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if os.geteuid() == 0:  # root owns what may belong to no service
         os.chown(tmp_path, 1, -1)
     owner, missing = tmp_path.owner(), tmp_path / "~vcsreplicator" / "worker.17"
-    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    system.become(4711)
     for named in (str(missing), os.fsencode(missing)):
         assert end_with(PermissionError(errno.EACCES, "Permission denied", named), monkeypatch) == 2
         said = f"vcsreplicator: {missing}: Permission denied; run it as its owner: sudo -u {owner} ...\n"
