@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator listen` takes in each message that a client published: a message that ended it would end it at each start."""
 
+import datetime
+import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,16 @@ from notifier.destinations.pulse import listener
 from notifier.destinations.pulse.listener import ListenSettings, ReceivedMessage
 
 
-def listened(monkeypatch: pytest.MonkeyPatch, *words: str, text: str = "{}", key: str = "k", name: str = "m") -> str:
+def listened(
+    monkeypatch: pytest.MonkeyPatch,
+    *words: str,
+    text: str = "{}",
+    key: str = "k",
+    name: str = "m",
+    headers: Mapping[str, Any] | None = None,
+) -> str:
     """What the command prints when this message arrives."""
-    message = ReceivedMessage(text=text, routing_key=key, properties={"message_id": name}, headers={})
+    message = ReceivedMessage(text=text, routing_key=key, properties={"message_id": name}, headers=headers or {})
 
     def hand_on_one(settings: Any, hand_on: Callable[[ReceivedMessage], bool], **_: Any) -> int:
         assert hand_on(message)
@@ -63,6 +72,27 @@ def test_a_command_gets_names_that_no_environment_holds_with_a_sign(
         monkeypatch, "--run", f"""sh -c 'echo "$ROUTING_KEY $MESSAGE_ID" > {found}'""", key="a\0b", name="c\0\ud800"
     )
     assert found.read_text() == "a\ufffdb c\ufffd\ufffd\n"
+
+
+@pytest.mark.parametrize(
+    ("run", "complaint"),
+    [
+        ("/no/such/command", "--run: /no/such/command cannot be run: No such file"),
+        ("'", "--run: No closing quotation"),
+        ("", "--run: expected a command"),
+    ],
+)
+@pytest.mark.processes
+def test_a_command_that_cannot_be_run_is_named(monkeypatch: pytest.MonkeyPatch, run: str, complaint: str) -> None:
+    with pytest.raises(Refused, match=complaint):
+        listened(monkeypatch, "--run", run)
+
+
+def test_what_is_no_json_is_printed_as_a_string(monkeypatch: pytest.MonkeyPatch) -> None:
+    died = {"x-death": [{"time": datetime.datetime(2026, 7, 29)}]}
+    assert listened(monkeypatch, text="no json") == '"no json"\n'
+    whole = json.loads(listened(monkeypatch, "--whole", text="no json", headers=died))
+    assert (whole["body"], whole["headers"]["x-death"][0]["time"]) == ("no json", "2026-07-29 00:00:00")
 
 
 class StopAtRest(threading.Event):

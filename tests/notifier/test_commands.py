@@ -426,39 +426,6 @@ def test_listener_ends_with_what_its_caller_raises(told: PulseReceiver, log: Log
         _listens(told, log, hand_on)
 
 
-@pytest.mark.parametrize(
-    ("run", "complaint"),
-    [
-        ("/no/such/command", "--run: /no/such/command cannot be run: No such file"),
-        ("'", "--run: No closing quotation"),
-        ("", "--run: expected a command"),
-    ],
-)
-def test_listen_names_a_command_that_cannot_be_run(monkeypatch: pytest.MonkeyPatch, run: str, complaint: str) -> None:
-    arrival = ReceivedMessage(text="{}", routing_key="x", properties={}, headers={})
-    with pytest.raises(Refused, match=complaint):
-        _listen_says(monkeypatch, arrival, "--run", run)
-
-
-def test_listen_prints_what_is_no_json_as_a_string(monkeypatch: pytest.MonkeyPatch) -> None:
-    died = {"x-death": [{"time": datetime.datetime(2026, 7, 29)}]}
-    arrival = ReceivedMessage(text="no json", routing_key="x", properties={}, headers=died)
-    assert _listen_says(monkeypatch, arrival) == '"no json"\n'
-    whole = json.loads(_listen_says(monkeypatch, arrival, "--whole"))
-    assert (whole["body"], whole["headers"]["x-death"][0]["time"]) == ("no json", "2026-07-29 00:00:00")
-
-
-def _listen_says(monkeypatch: pytest.MonkeyPatch, arrival: ReceivedMessage, *words: str) -> str:
-    """What the verb prints of a message, without a broker; this process keeps its signals and its log lines."""
-    monkeypatch.setattr(
-        "notifier.destinations.pulse.listener.listen", lambda settings, hand_on, **more: hand_on(arrival)
-    )
-    monkeypatch.setattr("signal.signal", lambda *_: None)
-    monkeypatch.setattr("hgext.vcsreplicator.cli.listen.configure_logging", lambda role: None)
-    arguments = ["listen", "amqp://localhost", "exchange/a/b", *words]
-    return click.testing.CliRunner().invoke(program, arguments, catch_exceptions=False, standalone_mode=False).stdout
-
-
 def test_listen_leaves_a_message_that_is_too_large_in_its_queue(told: PulseReceiver, log: Log) -> None:
     with pytest.raises(Refused, match="max-message"):
         _listens(told, log, lambda arrival: True, max_message=10)
