@@ -23,6 +23,7 @@ from mercurial.vfs import abstractvfs
 
 from .. import versions
 from . import disk
+from .opening import open_regular
 from .rollback import journalled, playback
 from .rollback.playback import BACKUPS
 from .rollback.playback import JOURNAL as JOURNAL
@@ -57,7 +58,7 @@ def abort(orig: Any, tr: Transaction) -> None:
     except OSError:
         with contextlib.suppress(OSError):
             tr._file.close()
-        tr._file = tr._opener(tr._journal, b"r+b")
+        tr._file = open(tr._opener.join(tr._journal), "r+b", opener=open_regular)  # noqa: SIM115 (the transaction closes it)
         tr._file.truncate(tr._file.read().rfind(b"\n") + 1)
     with contextlib.suppress(OSError):
         tr._backupsfile.close()

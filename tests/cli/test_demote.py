@@ -2,17 +2,20 @@
 """A master that comes back after a mirror was promoted: what it accepted and did not send is saved."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from hgext.vcsreplicator.cli import demote
-from hgext.vcsreplicator.log import SERVICES, NewRecord, topics
+from hgext.vcsreplicator.log import EVENTS, SERVICES, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.words.errors import Refused
 from hgext.vcsreplicator.words.records import MASTER_KEY, MasterRecord
 from hgext.vcsreplicator.words.shape import to_json
+from hgext.vcsreplicator.words.wire import ID
 from testing.builders.master.pushing import RECORDED, UNRELAYED, new_master, running_relay
 
 
@@ -89,6 +92,7 @@ def test_what_a_log_lost_of_a_former_master_is_named(tmp_path: Path) -> None:
             assert RECORDED in master.push("lost")
         shutil.copy(copy, file)
         with open_log(f"sqlite://{file}") as log:
+            _send_later(log, master.outbox("kept"), master.outbox("lost"))
             record = MasterRecord(source="hg://alpha", mirror="alpha", replaces=("hg://master",), time=1.0)
             log.append([NewRecord(topic=SERVICES, key=MASTER_KEY, value=to_json(record))])
         words = ["--output", str(tmp_path / "saved"), "--config", str(config)]
@@ -96,3 +100,16 @@ def test_what_a_log_lost_of_a_former_master_is_named(tmp_path: Path) -> None:
         assert f"{master.root}/lost: the log has lost its newest event" in result.output
         assert "kept" not in result.output
         assert "look at 1 repository before you remove anything" in str(result.exception)
+
+
+def _send_later(log: Log, box: Outbox, lost: Outbox) -> None:
+    """Let a newer event of one repository stand in the partition that lost the newest one of another."""
+    mark, gone = box.sent(), lost.sent()
+    assert mark is not None
+    assert gone is not None
+    assert gone.offset is not None
+    offset = -1
+    while offset <= gone.offset:
+        record = NewRecord(topic=EVENTS, key="", value=b"", headers={ID: "later"}, partition=gone.partition)
+        [(_, offset)] = log.append([record])
+    box.mark_sent(replace(mark, id="later", partition=gone.partition, offset=offset))

@@ -3,6 +3,7 @@
 
 import os
 import shlex
+import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +20,7 @@ from ..hg.relaying import MasterRepositories
 from ..log import EVENTS, Log
 from ..outbox.entry import Entry, MirrorNeeds
 from ..outbox.file import outbox_of
-from ..outbox.losses import EventPlace, find_standing
+from ..outbox.losses import find_events
 from ..relay.mastership import fork_of_former, read_master
 from ..relay.scan import find_repositories
 from ..words.errors import Refused, visible
@@ -81,19 +82,25 @@ def command(config: Config, output: str) -> None:
 
 
 def _find_lost(log: Log, folders: Iterable[str]) -> set[str]:
-    """Return the repositories whose newest sent event the log has lost; a log loses its newest records first."""
+    """Return the repositories whose newest sent event the log has lost; retention may have removed it."""
     sent: dict[int, list[tuple[int, str, str]]] = {number: [] for number in range(log.partitions(EVENTS))}
+    lost = set[str]()
     for folder in folders:
         with suppress(OSError):
             mark = outbox_of(folder).sent()
-            if mark is not None and mark.offset is not None and mark.partition in sent:
-                sent[mark.partition].append((mark.offset, mark.id, folder))
-    left, lost = {number: sorted(marks) for number, marks in sent.items() if marks}, set[str]()
-    while left:
-        newest = {number: EventPlace(id=marks[-1][1], offset=marks[-1][0]) for number, marks in left.items()}
-        standing = find_standing(log, newest)
-        lost |= {marks.pop()[2] for number, marks in left.items() if number not in standing}
-        left = {number: marks for number, marks in left.items() if marks and number not in standing}
+            if mark is not None and mark.partition in sent:
+                if mark.offset is None:
+                    lost.add(folder)
+                else:
+                    sent[mark.partition].append((mark.offset, mark.id, folder))
+    for number, marks in sent.items():
+        first = log.beginnings(EVENTS, [number])[number] if marks else 0
+        left, standing = {(offset, id) for offset, id, _ in marks if not 0 <= offset < first}, set[str]()
+        while left:  # accounts may write marks: several of one offset
+            wanted = dict(left)
+            standing |= find_events(log, number, wanted, threading.Event())
+            left -= set(wanted.items())
+        lost |= {folder for offset, id, folder in marks if not 0 <= offset < first and id not in standing}
     return lost
 
 

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from hgext.vcsreplicator.words.errors import counted
+
 from .connection import LARGEST_MESSAGE, TROUBLE, connect, drain, limiting_waits, translated
 
 # Seconds between two heartbeats that a busy caller sends.
@@ -93,14 +95,15 @@ class QueueConsumer:
             self._channel.basic_ack(tag, multiple=multiple)
         if multiple:
             self._unsettled = [each for each in self._unsettled if each > tag]
-        else:
+        elif tag in self._unsettled:
             self._unsettled.remove(tag)
 
     def give_back(self, tag: int) -> None:
         """Put a message back into the queue."""
         with translated(self._place), limiting_waits(self._connection):
             self._channel.basic_reject(tag, requeue=True)
-        self._unsettled.remove(tag)
+        if tag in self._unsettled:
+            self._unsettled.remove(tag)
 
     def declare(self, declare: Callable[[Any], None]) -> None:
         """Declare again while consuming; arriving messages wait for `receive`."""
@@ -114,7 +117,7 @@ class QueueConsumer:
 
     def _take_message(self, message: Any) -> None:
         if len(self._unsettled) >= self._prefetch:
-            raise ConnectionAbortedError(f"more than {self._prefetch} messages without an acknowledgement")
+            raise ConnectionAbortedError(f"more than {counted(self._prefetch, 'message')} without an acknowledgement")
         if self._unsettled and message.delivery_tag <= self._unsettled[-1]:
             raise ConnectionAbortedError("the tag of a message is not above the one before")
         self._unsettled.append(message.delivery_tag)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import stat
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
 
 # Bytes of the largest file that is read: the journal of a transaction in a million files has a tenth.
 LIMIT = 1 << 30
+# Bytes that are copied at once.
+_PART = 1 << 20
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # A pipe is opened without waiting for its other end, and refused.
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -141,12 +142,10 @@ class Held:
     def restore(self, name: bytes, backup: bytes, *, is_watched: bool) -> None:
         """Give a file the content and the permissions of its backup."""
         with self._open_to_read(backup) as content, self.find(name) as (place, last):
-            before = None
+            before, state = None, os.fstat(content.fileno())
             with contextlib.suppress(FileNotFoundError):
                 before = os.stat(last, dir_fd=place, follow_symlinks=False)
-                os.unlink(last, dir_fd=place)
-            with _create(place, last, os.fstat(content.fileno()).st_mode) as file:
-                shutil.copyfileobj(content, file)
+            _replace(place, last, content, state.st_mode, state.st_size)
             _show_change(place, last, before if is_watched else None)
 
     def _open_to_read(self, name: bytes) -> IO[bytes]:
@@ -210,13 +209,20 @@ def _cut_file(place: int, last: bytes, file: IO[bytes], state: os.stat_result, s
     if state.st_nlink == 1:
         os.ftruncate(file.fileno(), size)
         return
-    shorter = b"." + last + b".cut"
+    _replace(place, last, file, state.st_mode, size)
+
+
+def _replace(place: int, last: bytes, content: IO[bytes], mode: int, size: int) -> None:
+    """Put the first bytes of an open file in place of a file, which stays as it is if there is no room for them."""
+    made = b"." + last + b".cut"
     with contextlib.suppress(FileNotFoundError):  # of a kill
-        os.unlink(shorter, dir_fd=place)
-    with _create(place, shorter, state.st_mode) as copy:
-        while size and (sent := os.sendfile(copy.fileno(), file.fileno(), None, size)):
-            size -= sent
-    os.rename(shorter, last, src_dir_fd=place, dst_dir_fd=place)
+        os.unlink(made, dir_fd=place)
+    with _create(place, made, mode) as copy:
+        while size and (part := content.read(min(size, _PART))):
+            size -= copy.write(part)
+    if size:
+        raise OSError(errno.EIO, "is shorter than it was")
+    os.rename(made, last, src_dir_fd=place, dst_dir_fd=place)
 
 
 def _show_change(place: int, last: bytes, before: os.stat_result | None) -> None:

@@ -103,14 +103,12 @@ def play(
             for each in filter(None, (name, backup)):
                 folder, found = places.find(location, each)
                 folder.check(found)
-    # A file that is both restored and cut is restored first; one that is its own backup is cut alone, as a full disk has no room
-    # for all of it.
+    # A file that is both restored and cut is restored first.
     whole = {line.name: line for line in lines if line.location != b"plain" and line.name and line.backup}
     done: dict[Saved, None] = {}
     for name, size in sorted(sizes.items()):
         if name in whole:
-            if not places.store.is_same(name, whole[name].backup):
-                _restore_line(places, whole[name], report, known)
+            _restore_line(places, whole[name], report, known)
             done[whole[name]] = None
         _cut_one(places.store, name, size, report, is_watched=(name, b"") in known)
     for line in lines:
@@ -150,8 +148,11 @@ def _restore_line(places: Places, line: Saved, report: Report, known: frozenset[
     if not name or not backup:
         folder.remove(target)
         return
+    source, base = places.find(location, backup)
+    if source is folder and folder.is_same(target, base):
+        return  # a full disk has no room for another copy
     try:
-        folder.restore(target, places.find(location, backup)[1], is_watched=(name, location) in known)
+        folder.restore(target, base, is_watched=(name, location) in known)
     except OSError as problem:
         report(b"failed to recover %s (%s)\n" % (name, stringutil.forcebytestr(problem)))
         raise

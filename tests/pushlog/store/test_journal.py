@@ -56,3 +56,19 @@ def test_an_abort_cuts_no_file_by_a_line_that_had_no_room(repo: localrepository)
     assert repo.svfs.read(b"obsstore") == b"before\n"
     assert repo.svfs.read(b"bookmarks.log") == b"ten bytes\n"
     assert not repo.svfs.exists(b"journal")
+
+
+def test_an_abort_on_a_full_disk_follows_no_link_in_place_of_its_journal(repo: localrepository, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    with repo.lock():
+        tr = repo.transaction(b"push")
+        fill_disk(tr._file.fileno())
+        with pytest.raises(OSError, match="No space left"):
+            tr.add(b"obsstore", 7)
+        os.replace(repo.svfs.join(b"journal"), tmp_path / "journal")
+        os.symlink(tmp_path / "mine", repo.svfs.join(b"journal"))
+        with pytest.raises(OSError, match="Too many levels of symbolic links"):
+            tr.release()
+        tr._backupsfile.close()
+        tr._journal = None  # else it tries again when it is collected
+    assert (tmp_path / "mine").read_text() == "mine"

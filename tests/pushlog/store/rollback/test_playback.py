@@ -181,8 +181,11 @@ def test_a_file_of_two_names_is_cut_under_one_of_them(repo: localrepository, lea
     assert (private / "profile").read_text() == MINE
 
 
-def test_a_file_that_is_its_own_backup_needs_room_for_what_is_kept(repo: localrepository, leave: Leave) -> None:
-    leave(b"00manifest.i\0006\n", b"\0" + b"00manifest.i\0journal.backup.00manifest.i.bck\0000")
+@pytest.mark.parametrize("sizes", [b"00manifest.i\0006\n", b""], ids=["also cut", "only restored"])
+def test_a_file_that_is_its_own_backup_needs_room_for_what_is_kept(
+    repo: localrepository, leave: Leave, sizes: bytes
+) -> None:
+    leave(sizes, b"\0" + b"00manifest.i\0journal.backup.00manifest.i.bck\0000")
     os.link(inside(repo, "store/00manifest.i"), inside(repo, "store/journal.backup.00manifest.i.bck"))
     former = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (6, former[1]))
@@ -190,8 +193,24 @@ def test_a_file_that_is_its_own_backup_needs_room_for_what_is_kept(repo: localre
         assert repo.recover()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, former)
-    assert inside(repo, "store/00manifest.i").read_text() == "before"
+    assert inside(repo, "store/00manifest.i").read_text().startswith("before")
     assert not inside(repo, "store/journal.backup.00manifest.i.bck").exists()
+
+
+def test_a_file_that_cannot_be_restored_for_want_of_room_stays(repo: localrepository, leave: Leave) -> None:
+    leave(b"", b"\0" + b"00manifest.i\0journal.backup.00manifest.i.bck\0000")
+    inside(repo, "store/journal.backup.00manifest.i.bck").write_text("longer than there is room")
+    left = inside(repo, "store/00manifest.i").read_text()
+    former = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6, former[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            repo.recover()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, former)
+    assert inside(repo, "store/00manifest.i").read_text() == left
+    assert repo.recover()
+    assert inside(repo, "store/00manifest.i").read_text() == "longer than there is room"
 
 
 def test_a_journal_that_is_not_read_is_not_shown(repo: localrepository, leave: Leave, private: Path) -> None:
