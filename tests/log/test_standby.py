@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from hgext.vcsreplicator.log import SERVICES, NewRecord, Record, standby, topics
-from hgext.vcsreplicator.log.standby import Rival, Sign, StandbyReader, is_gone, name_process
+from hgext.vcsreplicator.log.standby import Presence, Rival, Sign, StandbyReader, is_gone, name_process
+from hgext.vcsreplicator.words.errors import Unavailable
 from testing.builders.log.memorylog import MemoryLog
 from testing.clock import HandClock
+from testing.waiting import eventually
 
 # Processes of machines that are not this one.
 ELSEWHERE, THIRD = (f"00000000-0000-0000-0000-000000000000/4026531836/{pid}/99" for pid in (17, 18))
@@ -76,6 +78,28 @@ def test_a_standby_hears_what_it_has_not_read_before_it_takes_over(following: Fo
     assert following.find_turns(0.0, says="x y") == []
     assert following.find_turns(0.0) == []
     assert following.find_turns(PATIENCE - 1.0) == []
+
+
+def test_silence_while_the_log_is_away_does_not_count(following: Following) -> None:
+    """Who works could not send a heartbeat either; the log answers again before anybody saw that it was away."""
+    assert following.find_turns(0.6 * PATIENCE) == []
+    following.log.before["ends"] = lambda *_: following.clock.advance(PATIENCE)
+    assert following.find_turns(1.0) == []
+    del following.log.before["ends"]
+    assert following.find_turns(PATIENCE - 1.0) == []
+    assert following.find_turns(1.0) == ["x", "y"]
+
+
+def test_a_heartbeat_that_failed_is_sent_again_soon() -> None:
+    log = MemoryLog()
+    log.create(topics())
+    log.before["append"] = lambda *_: log.before.pop("append") and unavailable()
+    with Presence(log, "key", ELSEWHERE, HandClock()):
+        eventually(lambda: log.records(SERVICES), "a report", timeout=5.0)
+
+
+def unavailable() -> None:
+    raise Unavailable("away")
 
 
 @pytest.mark.processes

@@ -27,6 +27,12 @@ from .reports import INTERVAL, TIMEOUT
 
 # Seconds of one wait for a heartbeat; a request to stop waits for it.
 POLL = 1.0
+# Seconds between two answers of the log after which it was away: who works could not send a heartbeat either. While a process is
+# silent, the log is asked after each wait.
+AWAY = 2 * POLL
+# The part of its patience after which a standby begins to ask, and the seconds after which a failed report is written again: once
+# the log is back, a heartbeat comes before a standby that noticed nothing runs out of patience.
+SUSPICIOUS, RETRY = 0.6, 1.0
 
 logger = structlog.get_logger()
 
@@ -75,6 +81,8 @@ class StandbyReader:
         self.rivals = rivals
         self._log, self._reader, self._read_signs = log, log.reader(positions), read_signs
         self._patience, self._clock = patience, clock
+        # When the log answered last, while a rival is silent.
+        self._answered: float | None = None
 
     def find_turns(self) -> list[str]:
         """Return the names that this process may take over, if heartbeats do not come.
@@ -104,10 +112,23 @@ class StandbyReader:
         if found:
             return found
         silent = {name: now - rival.heard for name, rival in self.rivals.items()}
-        silent = {name: seconds for name, seconds in silent.items() if seconds >= self._patience}
-        if silent and self._is_behind():
-            return {}  # what was not read yet may be a heartbeat
-        return {name: f"no heartbeat for {seconds:.1f} s" for name, seconds in silent.items()}
+        if max(silent.values(), default=0.0) < SUSPICIOUS * self._patience:
+            self._answered = None
+            return {}
+        began = now if self._answered is None else self._answered
+        is_behind = self._is_behind()  # what was not read yet may be a heartbeat
+        self._answered = self._clock.monotonic()
+        if self._answered - began > AWAY:
+            logger.info("the log was away: silence counts from now on")
+            for rival in self.rivals.values():
+                rival.heard = self._answered
+        elif not is_behind:
+            return {
+                name: f"no heartbeat for {seconds:.1f} s"
+                for name, seconds in silent.items()
+                if seconds >= self._patience
+            }
+        return {}
 
     def _is_behind(self) -> bool:
         positions = self._reader.positions().items()
@@ -155,10 +176,13 @@ class Presence:
             self._changed.set()
 
     def _run(self) -> None:
+        was_written = True
         while not self._ended.is_set():
-            self._append(self._describe())
-            self._changed.wait(self._interval if self._works else INTERVAL)
+            is_written = self._append(self._describe(), warns=was_written)
+            pause = self._interval if self._works else INTERVAL
+            self._changed.wait(pause if is_written else min(pause, RETRY))
             self._changed.clear()
+            was_written = is_written
 
     def _describe(self) -> bytes:
         works = self._works
@@ -172,12 +196,16 @@ class Presence:
             )
         )
 
-    def _append(self, *values: bytes | None) -> None:
+    def _append(self, *values: bytes | None, warns: bool = True) -> bool:
+        """Return whether the log has them."""
         records = [NewRecord(topic=self._topic, key=self._key, value=value) for value in values]
         try:
             self._log.append(records, timeout=TIMEOUT)
         except ReplicationError as error:
-            logger.warning("report not written", reason=str(error))
+            if warns:
+                logger.warning("report not written", reason=str(error))
+            return False
+        return True
 
 
 def only_once(ready: Callable[[], None]) -> Callable[[], None]:
