@@ -214,7 +214,7 @@ def _cut_file(place: int, last: bytes, file: IO[bytes], state: os.stat_result, s
 
 def _replace(place: int, last: bytes, content: IO[bytes], mode: int, size: int) -> None:
     """Put the first bytes of an open file in place of a file, which stays as it is if there is no room for them."""
-    made = b"." + last + b".cut"
+    made = b"." + last[:200] + b".cut"  # a name has at most 255 bytes
     with contextlib.suppress(FileNotFoundError):  # of a kill
         os.unlink(made, dir_fd=place)
     with _create(place, made, mode) as copy:

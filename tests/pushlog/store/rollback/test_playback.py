@@ -172,12 +172,19 @@ def test_a_restored_file_has_no_more_than_read_and_write_permissions(repo: local
     assert stat.S_IMODE(inside(repo, "store/fncache").stat().st_mode) == 0o664
 
 
-def test_a_file_of_two_names_is_cut_under_one_of_them(repo: localrepository, leave: Leave, private: Path) -> None:
-    leave(b"00manifest.i\0002\n")
-    inside(repo, "store/00manifest.i").unlink()
-    os.link(private / "profile", inside(repo, "store/00manifest.i"))
+@pytest.mark.parametrize("name", ["00manifest.i", f"data/{'n' * 253}.i"], ids=["short", "longest"])
+def test_a_file_of_two_names_is_cut_under_one_of_them(
+    repo: localrepository, leave: Leave, private: Path, name: str
+) -> None:
+    leave(b"%s\0002\n" % name.encode())
+    inside(repo, "requires").write_text("revlogv1\nstore\n")  # fncache shortens names
+    repo = versions.factory.repository(repo.ui, repo.root)
+    file = inside(repo, f"store/{name}")
+    file.parent.mkdir(exist_ok=True)
+    file.unlink(missing_ok=True)
+    file.hardlink_to(private / "profile")
     assert repo.recover()
-    assert inside(repo, "store/00manifest.i").read_text() == MINE[:2]
+    assert file.read_text() == MINE[:2]
     assert (private / "profile").read_text() == MINE
 
 
