@@ -117,11 +117,12 @@ class StandbyReader:
             return {}
         began = now if self._answered is None else self._answered
         is_behind = self._is_behind()  # what was not read yet may be a heartbeat
-        self._answered = self._clock.monotonic()
-        if self._answered - began > AWAY:
+        answered = self._answered = self._clock.monotonic()
+        if answered - began > AWAY:
             logger.info("the log was away: silence counts from now on")
+            self._answered = None
             for rival in self.rivals.values():
-                rival.heard = self._answered
+                rival.heard = answered
         elif not is_behind:
             return {
                 name: f"no heartbeat for {seconds:.1f} s"
