@@ -18,7 +18,7 @@ from mercurial import lock as mercurial_lock
 
 from hgext.vcsreplicator.cli import backup_copy, restore
 from hgext.vcsreplicator.cli.backup_contents import Part
-from hgext.vcsreplicator.cli.backup_copy import CopiedEntry
+from hgext.vcsreplicator.cli.backup_copy import CopiedEntry, Manifest
 from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.hg.replica.place import hold_still
 from hgext.vcsreplicator.log import EVENTS, NewRecord, topics
@@ -322,6 +322,28 @@ def test_a_restore_that_was_killed_anywhere_is_run_again(
     assert other.count_events() == 1
 
 
+def test_the_longest_names_that_accounts_can_give_are_restored(host: Host, copy: Path, tmp_path: Path) -> None:
+    folder, restored = host.folder / "repos/group/first", tmp_path / "other/repos/group/first"
+    (folder / ("f" * 255)).write_text("long")
+    (folder / ("l" * 255)).symlink_to("long")
+    host.do("backup", tmp_path / "long", "--repositories", "copy")
+    Host(tmp_path / "other").set_up().do("restore", tmp_path / "long")
+    assert (restored / ("f" * 255)).read_text() == "long"
+    assert (restored / ("l" * 255)).readlink() == Path("long")
+
+
+def test_a_restore_that_was_killed_within_a_file_leaves_nothing(
+    host: Host, copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Host(tmp_path / "other").set_up()
+    with monkeypatch.context() as patched:
+        patched.setattr(restore, "_give", lambda path, entry: 1 / 0 if entry.sha256 else None)
+        assert isinstance(other.type("restore", copy).exception, ZeroDivisionError)
+    assert [*other.folder.rglob("*restoring*")]
+    other.do("restore", copy)
+    assert not [*other.folder.rglob("*restoring*")]
+
+
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
     """A folder that is no part of an installation."""
@@ -462,8 +484,8 @@ def test_a_link_that_comes_during_a_restore_is_not_followed(
 ) -> None:
     other, put = Host(tmp_path / "other").set_up(), restore._put
 
-    def put_and_lose(source: str, part: Part, entry: CopiedEntry) -> None:
-        put(source, part, entry)
+    def put_and_lose(source: str, part: Part, entry: CopiedEntry, manifest: Manifest) -> None:
+        put(source, part, entry, manifest)
         if entry.name == "blobs/ab":  # accounts have their rights on it now
             (other.folder / "blobs/ab").rmdir()
             (other.folder / "blobs/ab").symlink_to(outside)

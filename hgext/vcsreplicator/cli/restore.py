@@ -56,7 +56,7 @@ def command(file: str, folder: str, replace: bool, files: Sequence[str]) -> None
                 _mark_begun(part.path, manifest)
         for entry in read_entries(folder, manifest):
             if owning := places.get(entry.name.partition("/")[0]):
-                _put(os.path.join(folder, PARTS, entry.name), owning, entry)
+                _put(os.path.join(folder, PARTS, entry.name), owning, entry, manifest)
         os.sync()
         for part in places.values():
             if part.kind is PartKind.ROOT:
@@ -170,7 +170,7 @@ def _is_there(path: str, entry: CopiedEntry) -> bool:
         return False
 
 
-def _put(source: str, part: Part, entry: CopiedEntry) -> None:
+def _put(source: str, part: Part, entry: CopiedEntry, manifest: Manifest) -> None:
     """Put an entry in place, whole or not at all; what is there already only gets owner and mode.
 
     Raises Refused where that fails, also for a link in place of a folder: accounts may write in folders that have their rights.
@@ -182,14 +182,19 @@ def _put(source: str, part: Part, entry: CopiedEntry) -> None:
         make_folders(above)
     try:
         with open_below(above, folders) as folder:
-            _put_below(f"/proc/self/fd/{folder}/{last}", source, entry, part.kind)
+            _put_below(f"/proc/self/fd/{folder}/{last}", source, entry, part.kind, _name_unfinished(manifest))
     except OSError as error:
         place = os.path.join(part.path, *inner)
         raise Refused(f"{place}: {error.strerror}; remove the cause, then restore again") from error
 
 
-def _put_below(target: str, source: str, entry: CopiedEntry, kind: PartKind) -> None:
-    """Put an entry into a folder that is open, by its path in /proc."""
+def _name_unfinished(manifest: Manifest) -> str:
+    """Return the name of a file until it is whole: the same in each run, short, and of no file in this copy."""
+    return f".restoring-{manifest.sha256[:32]}"
+
+
+def _put_below(target: str, source: str, entry: CopiedEntry, kind: PartKind, unfinished: str) -> None:
+    """Put an entry into a folder that is open, by its path in /proc; it is `unfinished` until it is whole."""
     if entry.sha256 is None and entry.target is None:
         with contextlib.suppress(FileExistsError):
             os.mkdir(target, 0o700)
@@ -198,8 +203,7 @@ def _put_below(target: str, source: str, entry: CopiedEntry, kind: PartKind) -> 
     if entry.sha256 is not None and _is_there(target, entry):
         _give(target, entry)
         return
-    parent, name = os.path.split(target)
-    made = f"{parent}/.{name}.restoring"
+    made = os.path.join(os.path.dirname(target), unfinished)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(made)
     if entry.target is not None:
