@@ -197,21 +197,21 @@ def test_what_a_false_promotion_left_is_cleared_once_the_master_is_taken_back(it
         assert RECORDED in master.push("one")
 
 
-@pytest.mark.parametrize("name", ["a", "z"])
-def test_of_two_folders_with_one_id_the_older_decides(it: Installation, name: str) -> None:
-    """Either may be an account's, whichever is found last."""
+@pytest.mark.parametrize(("name", "copy"), [("one", "one/copy"), ("copy/one", "copy")])
+def test_of_two_folders_with_one_id_the_older_decides(it: Installation, name: str, copy: str) -> None:
+    """Either may be an account's, whichever is found last: a search finds a folder before what is in it."""
     with running_relay(it.master.settings(), it.log):
-        it.master.create("one")
-    older = it.master.outbox("one").newest()
+        it.master.create(name)
+    older = it.master.outbox(name).newest()
     assert older is not None
-    low = it.master.root / name
-    shutil.copytree(it.master.root / "one", low)
-    it.master.commit("one", "more")
-    assert UNRELAYED in it.master.push("one")
+    low = it.master.root / copy
+    shutil.copytree(it.master.root / name / ".hg", low / ".hg")
+    it.master.commit(name, "more")
+    assert UNRELAYED in it.master.push(name)
     state = replace(state_of(older), seq=older.seq + 1, source="hg://beta")
     it.log.append([NewRecord(topic=STATE, key=state.repository, value=to_json(state))])
     it.promote_another(replace(PROMOTED, replaces=("hg://beta", "hg://master")))
-    said = f"one: {low} is at event 1, and hg://beta sent event 2 of it: .*; if {low} is only a copy, move it out of the root"
+    said = f"{name}: {low} is at event 1, and hg://beta sent event 2 of it: .*; if {low} is only a copy, move it out of the root"
     with pytest.raises(Refused, match=said):
         it.hand_over("--undo")
 
