@@ -14,9 +14,9 @@ from hgext.vcsreplicator.aggregator.loading import GROUP
 from hgext.vcsreplicator.aggregator.recent_notices import LONGEST, RecentNotices
 from hgext.vcsreplicator.aggregator.session import Session
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
-from hgext.vcsreplicator.log import ACKS, NOTICES, STATE, NewRecord, Record, topics
+from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, STATE, NewRecord, Record, topics
 from hgext.vcsreplicator.words.errors import Unavailable
-from hgext.vcsreplicator.words.records import Notice
+from hgext.vcsreplicator.words.records import AGGREGATOR, AggregatorHeartbeat, Notice
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.aggregator.aggregating import ask, send
@@ -46,12 +46,13 @@ class Aggregator:
         self.log.create(topics(partitions=1))
         ask(self.log, Verb.ADD, "alpha")
         self.lasting = Lasting(self.clock)
+        self.stop = threading.Event()
         self.transactor = self.log.transactor(GROUP)
         self.session = self.open()
 
     def open(self) -> Session:
         self.transactor.renew()
-        return Session(SETTINGS, self.log, self.transactor, self.clock, self.lasting)
+        return Session(SETTINGS, self.log, self.transactor, self.clock, self.lasting, self.stop)
 
     def push(self, *chains: Chain) -> None:
         for chain in chains:
@@ -166,8 +167,19 @@ def test_notices_lost_just_before_the_aggregators_end_are_written_again() -> Non
     here = Aggregator()
     before = here.push_some(Chain("x"))
     here.log.lose(NOTICES, 0, 2)
+    here.stop.set()
     here.session.finish(ends=True)
     assert list_values(here.log.records(NOTICES)) == list_values(before)
+
+
+def test_an_aggregator_that_ends_soon_after_a_notice_stores_where_it_stands() -> None:
+    here = Aggregator()
+    here.push_some(Chain("x"))
+    here.stop.set()
+    here.session.finish(ends=True)
+    assert here.log.stored(GROUP, EVENTS) == here.log.ends(EVENTS)
+    beats = [record.value for record in here.log.records(STATE) if record.key == AGGREGATOR]
+    assert from_json(AggregatorHeartbeat, beats[-1] or b"").ended
 
 
 def test_notices_and_states_lost_at_once_come_back_together() -> None:

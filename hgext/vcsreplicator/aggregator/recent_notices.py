@@ -67,7 +67,7 @@ class RecentNotices:
             self._forget(next(iter(self._written)))
 
     def find_lost(
-        self, log: Log, stop: threading.Event, is_announced: Callable[[Notice], bool]
+        self, log: Log, stop: threading.Event | None, is_announced: Callable[[Notice], bool]
     ) -> list[tuple[Notice, NewRecord]]:
         """Find the notices that were written and are no longer in the log, the oldest first.
 

@@ -153,7 +153,7 @@ class Session:
 
     def _catch_up(self) -> None:
         """Take what was loaded up to where reading goes on."""
-        self._restore_notices()
+        self._restore_notices(self._stop)
         if self.aggregation.events.cut:
             # Before a position is stored: it may lie beyond the log's end, or among records that the log lost and gets again.
             self.commit(self._watch.make_beat())
@@ -163,9 +163,9 @@ class Session:
         self._reader = self._log.reader({**self.aggregation.positions, **acks})
         self._closing.callback(self._reader.close)
 
-    def _restore_notices(self) -> None:
-        """Write the notices again that the log lost, before any newer one."""
-        lost = self._lasting.recent.find_lost(self._log, self._stop, self.aggregation.has_announced)
+    def _restore_notices(self, stop: threading.Event | None = None) -> None:
+        """Write the notices again that the log lost, before any newer one; raise ReadStopped at a `stop`."""
+        lost = self._lasting.recent.find_lost(self._log, stop, self.aggregation.has_announced)
         if not lost:
             return
         logger.error("topic notices lost records: the newest are written again", notices=len(lost))
