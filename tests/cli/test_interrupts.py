@@ -75,8 +75,10 @@ def endings(file: Path, *words: str, number: int = signal.SIGINT) -> set[tuple[i
             stderr=subprocess.DEVNULL,
         ) as process:
             if words[0] == "aggregator":
-                assert notified.recv(64) == b"READY=1"
-                process.terminate()
+                try:
+                    assert notified.recv(64) == b"READY=1"
+                finally:
+                    process.terminate()
     found = [tuple(json.loads(line)) for line in noted.read_text().splitlines()]
     assert len(found) > 15, "it was to be interrupted many times"
     return {(code, said.strip()) for _, code, said in found}

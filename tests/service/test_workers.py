@@ -126,9 +126,11 @@ def url(tmp_path: Path, hgrc: str) -> Iterator[str]:
     limits = ["--threads", "2", "--seconds", "1", "--memory", "512"]
     environment = {**os.environ, "HGRCPATH": hgrc}
     with subprocess.Popen([*command, "--listen", where, *limits], env=environment) as server:
-        eventually(lambda: is_answering(f"http://{where}/known?style=raw"), "the server")
-        yield f"http://{where}/known"
-        server.terminate()
+        try:
+            eventually(lambda: is_answering(f"http://{where}/known?style=raw"), "the server")
+            yield f"http://{where}/known"
+        finally:
+            server.terminate()
         assert server.wait(PATIENCE) in (0, -signal.SIGKILL)
 
 

@@ -106,8 +106,10 @@ def test_a_command_under_way_ends_with_a_worker_that_is_killed(tmp_path: Path) -
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as worker:
         assert worker.stdout is not None
         hg = int(worker.stdout.readline())
-        eventually(lambda: is_listening(hg), "the command")  # it never ends by itself
-        worker.kill()
+        try:
+            eventually(lambda: is_listening(hg), "the command")  # it never ends by itself
+        finally:
+            worker.kill()
         worker.wait()
         eventually(lambda: not is_listening(hg), "its end")
 
