@@ -23,7 +23,7 @@ Repeats are counted: of events and deliveries they are allowed, of notices they 
 
 import enum
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, ROSTER, STATE, Log, Record, Topic, topics
@@ -107,9 +107,12 @@ class _Chain:
     delivered: dict[str, int] = field(default_factory=dict)
 
 
-def check(steps: Iterable[Step], *, complete: bool = True) -> Report:
-    """Replays the history. Without `complete` the end is not the end: events may still wait for their notice."""
-    checker = _Checker()
+def check(steps: Iterable[Step], *, complete: bool = True, lossy: Collection[str] = ()) -> Report:
+    """Replays the history. Without `complete` the end is not the end: events may still wait for their notice.
+
+    The disks of `lossy` mirrors may have lost any repository; what they delete then is not held back.
+    """
+    checker = _Checker(lossy)
     for step in steps:
         checker.take(step)
     if complete:
@@ -118,8 +121,8 @@ def check(steps: Iterable[Step], *, complete: bool = True) -> Report:
 
 
 class _Checker:
-    def __init__(self) -> None:
-        self.report = Report()
+    def __init__(self, lossy: Collection[str]) -> None:
+        self.report, self._lossy = Report(), lossy
         self._rosters: dict[int, Roster] = {0: Roster()}
         self._chains: dict[tuple[str, str], _Chain] = {}
         self._newest: dict[str, str] = {}
@@ -180,7 +183,8 @@ class _Checker:
 
     def _served(self, chain: _Chain, step: Step) -> None:
         accepted = chain.accepted.get(step.seq)
-        is_absent = accepted is not None and accepted.deletes and step.who not in chain.holders
+        is_holding = step.who in chain.holders and step.who not in self._lossy
+        is_absent = accepted is not None and accepted.deletes and not is_holding
         if step.seq > chain.released and not is_absent:
             self._violation(step, f"{step.who} serves {step.seq}, released is {chain.released}")
         chain.served[step.who] = max(step.seq, chain.served.get(step.who, 0))

@@ -140,6 +140,7 @@ def test_a_mirror_deletes_at_the_release_but_for_what_it_does_not_have() -> None
     assert not any("alpha serves 2" in line for line in check(lost, complete=False).violations)
     found = [*lost[:-1], step(Kind.SERVED, 1, "alpha"), history[-1]]
     assert any("alpha serves 2" in line for line in check(found, complete=False).violations)
+    assert not any("alpha serves 2" in line for line in check(found, complete=False, lossy={"alpha"}).violations)
 
 
 def test_a_notice_after_the_first_of_the_successor_is_found() -> None:

@@ -149,7 +149,7 @@ def ask_check(site: Site, over: threading.Event) -> None:
 
 def compare(site: Site, names: list[str]) -> None:
     """Write down, at the end, where mirrors differ, what is damaged, what is left behind, and what the log's own history says."""
-    report = checker.check(checker.history(site.log))
+    report = checker.check(checker.history(site.log), lossy=site.disks)
     found = [("the log", text) for text in report.violations]
     found += [("a pusher", text) for text in site.load.failed]
     with agreement.Examiner(site.cluster) as examiner:
