@@ -344,6 +344,32 @@ def test_a_restore_that_was_killed_within_a_file_leaves_nothing(
     assert not [*other.folder.rglob("*restoring*")]
 
 
+def test_holes_of_a_file_take_no_room_in_a_copy_or_a_restore(host: Host, tmp_path: Path) -> None:
+    (host.folder / "repos/group/first/.hg/store/lock").unlink()
+    name = "repos/group/first/.hg/store/data/x.i"
+    with (host.folder / name).open("wb") as file:
+        for at in (5 << 20, 20 << 20):
+            file.seek(at)
+            file.write(b"revlog")
+        file.truncate(40 << 20)
+    host.do("backup", tmp_path / "copy", "--repositories", "copy")
+    [copied] = (tmp_path / "copy").rglob("x.i")
+    Host(tmp_path / "other").set_up().do("restore", tmp_path / "copy")
+    for made in (copied, tmp_path / "other" / name):
+        assert made.read_bytes() == (host.folder / name).read_bytes()
+        assert made.stat().st_blocks * 512 < 1 << 20
+
+
+def test_a_file_larger_than_what_is_free_is_not_copied(host: Host, tmp_path: Path) -> None:
+    (host.folder / "repos/group/first/.hg/store/lock").unlink()
+    name = "repos/group/first/.hg/store/data/x.i"
+    (host.folder / name).touch()
+    os.truncate(host.folder / name, 15 << 40)
+    assert f"{15 << 40} bytes are more than what is free" in host.refuse(
+        "backup", tmp_path / "copy", "--repositories", "copy"
+    )
+
+
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
     """A folder that is no part of an installation."""

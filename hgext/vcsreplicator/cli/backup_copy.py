@@ -266,10 +266,29 @@ def _open_file(path: str, place: int | None = None) -> io.BufferedReader:
 
 
 def _copy_content(file: io.BufferedReader, target: str) -> None:
+    """Copy an open file into a new one, with its holes, which take no room on the disk.
+
+    Raises OSError, also for a file larger than what is free there: with holes it may have any size, and is hashed whole.
+    """
+    source, size = file.fileno(), os.fstat(file.fileno()).st_size
+    free = os.statvfs(os.path.dirname(target))
+    if size > free.f_bavail * free.f_frsize:
+        raise OSError(errno.EFBIG, f"{size} bytes are more than what is free for the copy", target)
     made = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with open(made, "wb") as writing:
-        while chunk := file.read(_CHUNK):
-            writing.write(chunk)
+    with open(made, "wb"):
+        os.ftruncate(made, size)
+        at = 0
+        while at < size:
+            try:
+                at = os.lseek(source, at, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+                break  # a hole up to the end
+            end = os.lseek(source, at, os.SEEK_HOLE)
+            if not (chunk := os.pread(source, min(_CHUNK, end - at), at)):
+                break  # cut meanwhile
+            at += os.pwrite(made, chunk, at)
 
 
 def _copy_pushlog(file: io.BufferedReader, name: str, place: int, target: str) -> None:
