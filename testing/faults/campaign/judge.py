@@ -71,8 +71,8 @@ def judge(seen: Sequence[Seen]) -> list[str]:
 
 
 def is_late(violation: str) -> bool:
-    """Return whether it concerns a recovery, which depends on what else the machine does."""
-    return violation.startswith("late: ")
+    """Return whether it concerns how long something took, which depends on what else the machine does."""
+    return violation.startswith(("late: ", "stuck: "))
 
 
 def find_recoveries(seen: Sequence[Seen]) -> list[Recovery]:

@@ -35,7 +35,7 @@ def make_table(histories: Sequence[Sequence[Seen]]) -> str:
     return "\n".join(
         [
             f"Seeds {seeds}: {pushes} pushes, {len(recoveries)} faults of {len(rows)} kinds.",
-            f"Violations: {len(violations) - late}, and {late} recoveries of a destination beyond the bound.",
+            f"Violations: {len(violations) - late}, and {late} recoveries of a destination, or waits of a push, beyond the bound.",
             "",
             "| fault | what happens | times | recovery, median | worst | messages again |",
             "|---|---|---|---|---|---|",
