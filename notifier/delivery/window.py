@@ -113,13 +113,13 @@ class Window:
             self._enqueue(message, None)
 
     def go_back(self, offset: int) -> None:
-        """Count offsets from this one again, since the log lost records.
+        """Count offsets from this one again, since the log lost the records from there on.
 
-        Messages in the window are sent all the same.
+        Their messages in the window are sent all the same.
         """
         for entry in self._entries.values():
-            entry.placed = False
-        self._open.clear()
+            entry.placed = entry.placed and entry.message.offset < offset
+        self._open = OrderedDict((at, count) for at, count in self._open.items() if at < offset)
         self._next_offset = offset
 
     def take_replay(self, message: Message) -> int:

@@ -7,6 +7,7 @@ stored.
 """
 
 import hashlib
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -18,7 +19,7 @@ from prometheus_client import Gauge
 
 from hgext.vcsreplicator.log import NOTICES, NOTIFIER, RENEW_EVERY, Log, Record
 from hgext.vcsreplicator.log.ownership import write_making
-from hgext.vcsreplicator.log.table import read_table
+from hgext.vcsreplicator.log.table import read_on, read_table
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Expired, MalformedEvent, ReplicationError, Rewound, Unavailable
 from hgext.vcsreplicator.words.records import UNREAD
@@ -37,6 +38,9 @@ STORE_EVERY = 0.5
 
 # Records of one read: few, so that the destination does not lack work meanwhile.
 BATCH = 100
+
+# Settled notices that are remembered, one of each stored position, to find later where a log that lost notices differs.
+REMEMBERED = 4096
 
 POSITION = Gauge(
     "vcsreplicator_notifier_position_offset", "First offset of notices that is not settled", ["destination"]
@@ -59,6 +63,14 @@ class NoticeMark:
     @classmethod
     def of(cls, record: Record) -> Self:
         return cls(offset=record.offset, sha256=hashlib.sha256(record.value or b"").hexdigest())
+
+
+# A notice that was read, and when the log took it: a notice that was lost and written again has another time.
+_ReadNotice = tuple[NoticeMark, float]
+
+
+def _remember(record: Record) -> _ReadNotice:
+    return NoticeMark.of(record), record.time
 
 
 def describe_missing(name: str, settings: object, log: Log, state: str) -> str | None:
@@ -114,7 +126,8 @@ class NoticeReader:
         self._window, self._rejects, self._state = window, rejects, state
         self._position, self._keeper = position, keeper
         self._read_to, mark = start
-        self._taken: deque[NoticeMark] = deque()
+        self._taken: deque[_ReadNotice] = deque()
+        self._past: deque[_ReadNotice] = deque(maxlen=REMEMBERED)
         self._settled = self._unproven = self._read_mark(self._read_to, mark)
         begin = self._read_to if self._unproven is None else self._unproven.offset
         self._first_end = log.ends(NOTICES)[0]
@@ -142,7 +155,7 @@ class NoticeReader:
             yield self._untaken[0]
             taken = self._untaken.popleft()
             self._read_to = taken.offset + 1
-            self._taken.append(NoticeMark.of(taken))
+            self._taken.append(_remember(taken))
 
     def has_read_backlog(self) -> bool:
         """Return whether the window has got every notice that the log had at the start."""
@@ -184,8 +197,12 @@ class NoticeReader:
             return
         if position == self.stored and not is_due:
             return
-        while self._taken and self._taken[0].offset < position:
-            self._settled = self._taken.popleft()
+        newest = None
+        while self._taken and self._taken[0][0].offset < position:
+            newest = self._taken.popleft()
+        if newest is not None:
+            self._past.append(newest)
+            self._settled = newest[0]
         mark = None if self._settled is None else to_json(self._settled).decode("ascii")
         try:
             self._position.store(position, mark)
@@ -254,23 +271,28 @@ class NoticeReader:
         if NoticeMark.of(records[0]) != mark:
             raise Rewound("the log lost notices and has new ones in their place")
         self._unproven = None
+        (self._past if mark.offset < self.stored else self._taken).append(_remember(records[0]))
         return [record for record in records if record.offset >= self._read_to]
 
     def _pass_gap(self) -> None:
-        """Continue with the oldest notice, where the log lost the next ones.
+        """Continue where the log lost the next notices: with the oldest, or where it differs from what was read.
 
         Nothing can bring them back. If only the mark expired, the reader continues where it had read to.
         """
         start = beginning = self._log.beginnings(NOTICES)[0]
+        mark = None
         if self._read_to < beginning:
             self._skip_expired(beginning)
         elif self._unproven is not None and self._unproven.offset < beginning:
             start = self._read_to  # the mark expired, and nothing else
         else:
-            self._go_back(beginning, self._log.ends(NOTICES)[0])
-        old, self._reader = self._reader, self._log.reader({(NOTICES, 0): start})
+            end = self._log.ends(NOTICES)[0]
+            mark = self._find_newest_kept(beginning, end)
+            start = beginning if mark is None else mark.offset + 1
+            self._go_back(start, end, mark)
+        old, self._reader = self._reader, self._log.reader({(NOTICES, 0): start if mark is None else mark.offset})
         old.close()
-        self._read_to, self._unproven = start, None
+        self._read_to, self._unproven = start, mark
 
     def _skip_expired(self, beginning: int) -> None:
         """Pass over notices that expired before they were sent."""
@@ -279,21 +301,46 @@ class NoticeReader:
         logger.error("notices lost", reason=reason)
         self._window.take_record(beginning - 1, [])
 
-    def _go_back(self, beginning: int, end: int) -> None:
-        """Send all notices again after the log lost its newest records.
+    def _find_newest_kept(self, beginning: int, end: int) -> NoticeMark | None:
+        """Return the newest remembered notice that the log still has at its place; None if there is none.
 
-        The log gives the offsets of the lost records to others.
+        The log has what it had up to some place, and new records behind it. Raises Unavailable.
         """
-        skipped = self._state.skipped(self._name, beginning)
+        known = [each for each in (*self._past, *self._taken) if beginning <= each[0].offset < end]
+        count = bisect_left(known, True, key=lambda notice: not self._has(notice))
+        return known[count - 1][0] if count else None
+
+    def _has(self, notice: _ReadNotice) -> bool:
+        """Return whether the log still has a notice; raise Unavailable if it does not say.
+
+        On Kafka the end of a transaction may stand at its offset now.
+        """
+        try:
+            with closing(self._log.reader({(NOTICES, 0): notice[0].offset})) as reader:
+                first = next(read_on(self._log, reader, batch=1), None)
+        except Expired as error:
+            raise Unavailable(f"the log lost more notices while it was read: {error}") from error
+        return first is not None and _remember(first) == notice
+
+    def _go_back(self, start: int, end: int, mark: NoticeMark | None) -> None:
+        """Send notices from `start` on again after the log lost its newest records.
+
+        The log gives the offsets of the lost records to others. `mark` is the notice before `start`.
+        """
+        skipped = self._state.skipped(self._name, start)
         reason = (
             f"the log lost notices: it ends at {end}, {self._name} had read to {self._read_to}; "
-            "everything that it has is sent again"
+            f"everything from {start} on is sent again"
         )
         self._rejects.keep(reason, b"", self._read_to, None, is_counted=False)
         logger.error("log lost records", reason=reason)
-        self._position.store(beginning)
-        self._window.go_back(beginning)
-        self._taken.clear()
-        self._settled = None
-        self._first_end = min(self._first_end, end)
-        self.stored, self.stored_mark, self.skipped = beginning, None, skipped
+        position, settled = (start, mark) if start < self.stored else (self.stored, self._settled)
+        text = None if settled is None else to_json(settled).decode("ascii")
+        self._position.store(position, text)
+        self._window.go_back(start)
+        for known in (self._past, self._taken):
+            # The notice before `start` is remembered again once the reader has proven it.
+            while known and known[-1][0].offset >= start - 1:
+                known.pop()
+        self._settled, self._first_end = settled, min(self._first_end, end)
+        self.stored, self.stored_mark, self.skipped = position, text, skipped

@@ -206,6 +206,19 @@ def test_positions_begin_anew_where_the_log_lost_records() -> None:
     assert (second.message.sequence, window.position) == (2, 4)
 
 
+def test_what_the_log_kept_holds_the_position_after_a_loss() -> None:
+    window = a_window()
+    window.take_record(1, push("x", 1, 1))
+    window.take_record(5, push("y", 1, 5))
+    window.go_back(3)
+    assert window.position == 1
+    x, y = window.next(0)
+    window.confirm(x.number)
+    assert window.position == 3
+    window.confirm(y.number)
+    assert window.position == 3
+
+
 def test_attempts_lost_to_an_outage_do_not_count_as_refusals() -> None:
     window = a_window(attempts=2)
     fill(window, "x")

@@ -52,13 +52,14 @@ pytestmark = pytest.mark.processes
 class Log(MemoryLog):
     """Keeps no rejects while `errors_away`, no answers while `answers_away`, says no ends while `ends_away`.
 
-    While `commits_away` it commits nothing. `commits` counts what was asked for, `waits` is how long each reading of notices was
-    ready to wait, and `asked` has the questions and appends.
+    While `commits_away` it commits nothing, while `readers_away` it opens no reader. `commits` counts what was asked for, `waits`
+    is how long each reading of notices was ready to wait, and `asked` has the questions and appends.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.errors_away = self.answers_away = self.ends_away = self.commits_away = self.away = False
+        self.readers_away = False
         self.beginning = self.commits = 0
         self.waits: list[float] = []
         self.asked: list[str] = []
@@ -86,6 +87,8 @@ class Log(MemoryLog):
         return {0: self.beginning} if topic == NOTICES else super().beginnings(topic, partitions)
 
     def reader(self, positions: Mapping[tuple[str, int], int]) -> MemoryReader:
+        if self.readers_away:
+            raise Unavailable("the log is away")
         return Reader(self, positions)
 
 
@@ -566,8 +569,10 @@ def test_a_running_destination_goes_back_when_the_newest_are_lost(turns: Turns) 
     assert turns.position == 5
     turns.log.lose(NOTICES, 0, 3)
     turns.take(8)
-    assert turns.destination.told("x") == [1, 2, 3, 4, 5, 1, 2]
     assert turns.position == 2
+    publish_pushes(turns.log, "y", 1, 4)
+    turns.take(8)
+    assert (turns.destination.told("x"), turns.destination.told("y")) == ([1, 2, 3, 4, 5], [1, 2, 3, 4])
 
 
 def test_a_destination_away_during_a_loss_goes_back_in_the_log_too(turns: Turns) -> None:
@@ -576,7 +581,7 @@ def test_a_destination_away_during_a_loss_goes_back_in_the_log_too(turns: Turns)
     turns.log.lose(NOTICES, 0, 3)
     turns.destination.down = Unavailable("away")
     turns.take(2)
-    assert turns.position == 0  # killed now, and the log grown past 5: nothing new is passed over
+    assert turns.position == 2  # killed now, and the log grown past 5: nothing new is passed over
 
 
 def test_a_destination_goes_back_when_the_log_lost_notices_and_grew(
@@ -593,6 +598,117 @@ def test_a_destination_goes_back_when_the_log_lost_notices_and_grew(
     assert turns.position == 6
     [error] = [from_json(ErrorRecord, record.value or b"") for record in turns.log.records(ERRORS)]
     assert "the log lost notices" in error.reason
+
+
+def publish_one_by_one(turns: Turns, path: str, first: int, last: int) -> None:
+    """With a stored position behind each notice."""
+    for seq in range(first, last + 1):
+        publish_pushes(turns.log, path, seq, seq)
+        turns.take(2)
+
+
+def publish_both(turns: Turns, one: str, other: str) -> None:
+    """With one stored position behind both."""
+    for path in (one, other):
+        publish_pushes(turns.log, path, 1, 1)
+    turns.take(2)
+
+
+@pytest.mark.parametrize("grown", [0, 2])
+@pytest.mark.parametrize("lost", [3, 9, 10])
+def test_only_what_the_log_has_behind_a_loss_of_notices_is_sent(turns: Turns, lost: int, grown: int) -> None:
+    publish_one_by_one(turns, "x", 1, 10)
+    turns.log.lose(NOTICES, 0, lost)
+    publish_pushes(turns.log, "y", 1, grown)
+    with structlog.testing.capture_logs() as lines:
+        turns.take(12)
+    end = 10 - lost + grown
+    assert (turns.destination.told("x"), turns.position) == ([*range(1, 11)], end)
+    assert turns.destination.told("y") == [*range(1, grown + 1)]
+    [error] = [from_json(ErrorRecord, record.value or b"") for record in turns.log.records(ERRORS)]
+    assert error.reason == (
+        f"the log lost notices: it ends at {end}, it had read to 10; everything from {10 - lost} on is sent again"
+    )
+    assert ("log lost records", error.reason) in [(line["event"], line.get("reason")) for line in lines]
+    publish_one_by_one(turns, "y", grown + 1, 4)
+    assert turns.destination.told("y") == [1, 2, 3, 4]
+
+
+def test_each_of_several_losses_of_notices_repeats_nothing(turns: Turns) -> None:
+    for path in ("x", "y", "z"):
+        publish_one_by_one(turns, path, 1, 5)
+        turns.log.lose(NOTICES, 0, 3)
+        turns.take(5)
+    assert [turns.destination.told(path) for path in ("x", "y", "z")] == [[1, 2, 3, 4, 5]] * 3
+    assert turns.position == 6
+
+
+def test_a_loss_right_after_a_start_repeats_nothing(turns: Turns) -> None:
+    publish_one_by_one(turns, "x", 1, 3)
+    turns.loop.close()
+    turns.loop = turns.begin()
+    publish_one_by_one(turns, "x", 4, 5)
+    turns.log.lose(NOTICES, 0, 2)
+    turns.take(5)
+    assert (turns.destination.told("x"), turns.position) == ([1, 2, 3, 4, 5], 3)
+
+
+@pytest.mark.parametrize("beginning", [0, 5, 7, 8])
+def test_expired_notices_do_not_hide_where_a_loss_begins(turns: Turns, beginning: int) -> None:
+    publish_one_by_one(turns, "x", 1, 8)
+    publish_both(turns, "a", "b")
+    turns.log.lose(NOTICES, 0, 1)
+    turns.log.beginning = beginning
+    turns.take(12)
+    assert [turns.destination.told(path) for path in ("x", "a", "b")] == [[*range(1, 9)], [1, 1], [1]]
+
+
+def test_a_message_held_up_before_the_loss_outlives_a_kill_behind_it(turns: Turns) -> None:
+    turns.destination.answer = lambda message: Unavailable("no") if message.sequence == 1 else None
+    publish_pushes(turns.log, "x", 1, 1)
+    publish_one_by_one(turns, "y", 2, 6)
+    turns.log.lose(NOTICES, 0, 2)
+    turns.take(5)
+    assert (turns.destination.told("y"), turns.position) == ([2, 3, 4, 5, 6], 0)
+    turns.loop = turns.begin()
+    turns.destination.answer = lambda message: None
+    turns.take(30)
+    assert (turns.destination.told("x"), turns.position) == ([1], 4)
+
+
+def test_a_lost_notice_written_again_at_its_place_hides_no_new_one(turns: Turns) -> None:
+    """On Kafka it may come to its former place: fewer transactions have fewer ends."""
+    publish_one_by_one(turns, "x", 1, 1)
+    publish_both(turns, "a", "b")
+    publish_one_by_one(turns, "x", 2, 2)
+    turns.log.lose(NOTICES, 0, 3)
+    for path in ("new", "b"):
+        publish_pushes(turns.log, path, 1, 1)
+    turns.take(5)
+    assert turns.destination.told("new") == [1]
+
+
+def test_notices_that_expire_while_a_loss_is_looked_for_are_not_lost(turns: Turns) -> None:
+    publish_one_by_one(turns, "x", 1, 8)
+    turns.log.lose(NOTICES, 0, 2)
+    turns.log.before["ends"] = lambda topic, partitions: setattr(turns.log, "beginning", 5)
+    turns.take(20)
+    assert (turns.destination.told("x"), turns.position) == ([*range(1, 9)], 6)
+    [error] = [from_json(ErrorRecord, record.value or b"") for record in turns.log.records(ERRORS)]
+    assert "everything from 6 on is sent again" in error.reason
+
+
+def test_a_log_that_fails_while_the_loss_is_looked_for_is_asked_again(turns: Turns) -> None:
+    publish_one_by_one(turns, "x", 1, 5)
+    turns.log.lose(NOTICES, 0, 2)
+    turns.log.readers_away = True
+    turns.take(10)
+    assert turns.log.records(ERRORS) == []
+    turns.log.readers_away = False
+    turns.take(30)
+    publish_one_by_one(turns, "y", 1, 2)
+    assert (turns.destination.told("x"), turns.destination.told("y")) == ([1, 2, 3, 4, 5], [1, 2])
+    assert len(turns.log.records(ERRORS)) == 1
 
 
 @pytest.mark.parametrize("settled", [0, 2, 5])
@@ -705,9 +821,11 @@ def test_a_skipped_message_stays_skipped_when_the_log_goes_back(turns: Turns) ->
     assert "skipped" in (turns.state.requests.read(number).result or "")
     turns.destination.answer = lambda message: None
     turns.destination.got.clear()
-    turns.log.lose(NOTICES, 0, 1)
+    turns.loop.close()
+    turns.log.lose(NOTICES, 0, 2)
+    turns.loop = turns.begin()  # and so all that the log has comes again
     turns.take(8)
-    assert turns.destination.told("x") == [2, 3]
+    assert turns.destination.told("x") == [2]
 
 
 def an_id(path: str, seq: int) -> str:
@@ -1088,6 +1206,44 @@ def test_a_destination_goes_back_when_a_broker_came_back_older(
             turns.clock.advance(CHECK_EVERY)
             eventually(lambda: turns.take() or turns.destination.told("y") == [1, 2, 3, 4])
             turns.loop.close()
+
+
+def test_a_running_destination_repeats_nothing_of_a_broker_back_older(
+    own_service: Callable[[type[Kafka]], Kafka], tmp_path: Path
+) -> None:
+    kafka = own_service(Kafka)
+    with open_log(f"{kafka.url}?topic-prefix=p-") as log:
+        turns = Turns(tmp_path, Scripted(), log)
+        with closing(turns.state):
+
+            def publish(path: str, first: int, end: int) -> None:
+                """In one transaction, whose end follows."""
+                with closing(log.transactor("aggregator")) as aggregator:
+                    notices = [a_notice(an_event(path, seq)) for seq in (first, first + 1)]
+                    aggregator.commit([NewRecord(topic=NOTICES, key=path, value=to_json(n)) for n in notices])
+                eventually(lambda: turns.take() or (log.stored(group("it"), NOTICES).get(0) or 0) >= end - 1)
+
+            publish("x", 1, 3)
+            [partition] = (kafka.folder / "data").rglob("p-notices-0")
+            kafka.pause()
+            shutil.copytree(partition, tmp_path / "copy")
+            kafka.resume()
+            publish("x", 3, 6)
+            publish("x", 5, 9)
+            kafka.kill()
+            shutil.rmtree(partition)
+            shutil.copytree(tmp_path / "copy", partition)
+            kafka.start()
+            with closing(log.transactor("another")) as another:
+                # Another record, and the end of its transaction, stand where settled notices did.
+                notices = [a_notice(an_event("y", seq)) for seq in range(1, 8)]
+                another.commit([NewRecord(topic=NOTICES, key="y", value=to_json(n)) for n in notices])
+            eventually(lambda: turns.take() or turns.destination.told("y") == [*range(1, 8)])
+            assert turns.destination.told("x") == [*range(1, 7)]
+            turns.loop.close()
+            with closing(log.reader({(ERRORS, 0): 0})) as reader:
+                [kept] = eventually(lambda: reader.poll(0.1))
+            assert "everything from 2 on is sent again" in from_json(ErrorRecord, kept.value or b"").reason
 
 
 def test_the_end_of_an_expired_transaction_is_no_lost_notice(kafka: Kafka, unique_name: str, tmp_path: Path) -> None:

@@ -515,7 +515,7 @@ def test_position_beyond_the_end_of_a_log_that_lost_notices_goes_back(log: Log, 
     eventually(lambda: destination.told("x") == [1, 2, 3])
     notifier.settled("it")
     [kept] = notifier.errors()
-    assert kept.reason == "the log lost notices: it ends at 3, it had read to 100; everything that it has is sent again"
+    assert kept.reason == "the log lost notices: it ends at 3, it had read to 100; everything from 0 on is sent again"
     notifier.stop()
     publish_pushes(log, "x", 4, 120)
     notifier.start(it=destination)
