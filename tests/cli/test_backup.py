@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator backup` copies what no machine can make again, and `restore` puts it in place, whole or not at all."""
 
+import errno
 import fcntl
 import json
 import os
 import shutil
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,12 +179,68 @@ def test_locks_of_mercurial_are_not_copied_and_a_dead_one_does_not_stop_it(host:
     assert not [each for each in (tmp_path / "copy").rglob("*lock") if each.is_symlink()]
 
 
-def test_a_repository_that_stays_locked_is_named_and_nothing_is_left(
-    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def leave_locked(repository: Path) -> None:
+    (repository / ".hg/wlock").symlink_to("elsewhere:1")
+
+
+def damage_pushlog(repository: Path) -> None:
+    (repository / ".hg/pushlog2.db").write_bytes(b"SQLite format 3" + b"x" * 5000)
+
+
+def forge_journal(repository: Path) -> None:
+    (repository / ".hg/pushlog2.db").touch()
+    (repository / ".hg/pushlog2.db-journal").mkdir()
+
+
+def nest_folders(repository: Path) -> None:
+    (repository / ".hg/store").joinpath(*["d"] * (backup_copy._DEEPEST + 10)).mkdir(parents=True)
+
+
+def make_long_path(repository: Path) -> None:
+    place = os.open(repository / ".hg/store", os.O_RDONLY)
+    for _ in range(17):
+        os.mkdir("d" * 250, dir_fd=place)
+        place, above = os.open("d" * 250, os.O_RDONLY, dir_fd=place), place
+        os.close(above)
+    os.close(place)
+
+
+@pytest.mark.parametrize("sabotage", [leave_locked, damage_pushlog, forge_journal, nest_folders, make_long_path])
+def test_a_repository_that_cannot_be_copied_is_named_and_left_out_alone(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sabotage: Callable[[Path], None]
 ) -> None:
     monkeypatch.setattr(backup_copy, "_PATIENCE", 0)
-    assert "repos/group/first: cannot be locked" in host.refuse("backup", tmp_path / "copy", "--repositories", "copy")
-    assert not list(tmp_path.glob("copy*/*"))
+    bad = host.folder / "repos/group/first"
+    (bad / ".hg/store/lock").unlink()
+    for name in ("group/first/inner", "group/second"):
+        hg.repository(ui.ui(), os.fsencode(host.folder / "repos" / name), create=True)
+    sabotage(bad)
+    said = host.refuse("backup", tmp_path / "copy", "--repositories", "copy", "--secrets")
+    assert f"not in it: {bad}: " in said or f"not in it: {bad}/" in said
+    assert str(tmp_path / "copy/") not in said.replace(f"{tmp_path}/copy: ", "")
+    assert f"not in it: {bad}" in host.do("backup", tmp_path / "copy", "--check")
+    other = Host(tmp_path / "other").set_up()
+    assert f"not in the copy: {bad}" in other.do("restore", tmp_path / "copy")
+    there = {each.parent.name for each in (other.folder / "repos").rglob(".hg")}
+    assert there == {"inner", "second"}
+    assert (other.folder / "aggregator.key").exists()
+
+
+def test_what_is_left_out_is_named_a_hundred_times(host: Host, tmp_path: Path) -> None:
+    (host.folder / "repos/group/first/.hg/store/lock").unlink()
+    for number in range(110):
+        (host.folder / f"repos/bad{number}/.hg").mkdir(parents=True)
+        (host.folder / f"repos/bad{number}/.hg/pushlog2.db").write_bytes(b"SQLite format 3" + b"x" * 5000)
+    said = host.refuse("backup", tmp_path / "copy", "--repositories", "copy")
+    assert said.count("not in it: ") == 102  # with secrets
+    assert "and more" in said
+
+
+def test_a_full_disk_ends_a_backup(host: Host, tmp_path: Path, system: System) -> None:
+    (host.folder / "repos/group/first/.hg/store/lock").unlink()
+    with system.refuse(errno.ENOSPC, "os.pwrite", at="*"):
+        assert "No space left" in host.refuse("backup", tmp_path / "copy", "--repositories", "copy")
+    assert [*tmp_path.glob("copy*")] == [tmp_path / "copy.lock"]
 
 
 def test_a_repository_is_copied_under_both_of_its_locks(host: Host, tmp_path: Path) -> None:
@@ -401,15 +459,16 @@ def test_a_link_that_comes_during_a_backup_is_not_followed(
     monkeypatch.setattr(backup_copy.CopyWriter, "_note", note_and_exchange)
     refused = host.refuse("backup", tmp_path / "copy", "--repositories", "copy")
     assert f"{name.rpartition('/')[2]} in it became a link" in refused
-    assert not [*tmp_path.glob("copy*")] or [*tmp_path.glob("copy*")] == [tmp_path / "copy.lock"]
+    assert not [*(tmp_path / "copy").rglob(".hg")]
 
 
-def test_folders_too_deep_for_a_backup_are_named_and_nothing_is_left(host: Host, tmp_path: Path) -> None:
+def test_folders_too_deep_for_a_backup_are_named(host: Host, tmp_path: Path) -> None:
+    (host.folder / "repos/group/first/.hg/store/lock").unlink()
     (host.folder / "repos/group").joinpath(*["d"] * (backup_copy._DEEPEST + 10)).mkdir(parents=True)
     refused = host.refuse("backup", tmp_path / "copy", "--repositories", "copy")
     assert "repos/group/d/d/d" in refused
     assert "lies within more than" in refused
-    assert [*tmp_path.glob("copy*")] == [tmp_path / "copy.lock"]
+    assert (tmp_path / "copy/manifest.json").exists()
 
 
 def test_a_push_that_was_killed_is_not_in_the_copy_of_the_pushlog(host: Host, tmp_path: Path) -> None:

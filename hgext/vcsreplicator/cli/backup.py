@@ -74,7 +74,7 @@ def command(
     left_out = tuple(list_left_out(config, with_roots=with_roots, with_secrets=secrets))
     _refuse_inside(folder, parts)
     _refuse_other_owner(parts)
-    made = _make(folder, parts, left_out)
+    made, failed = _make(folder, parts, left_out)
     if as_json:
         print_json(as_data(made))
     else:
@@ -84,10 +84,17 @@ def command(
     if repositories == Repositories.PRINT:
         for line in _print_commands(config, folder):
             click.echo(line, err=as_json)
+    if failed:
+        raise Refused(
+            f"{folder}: lacks what could not be copied, which is named above; remove the cause, then back up again"
+        )
 
 
-def _make(folder: str, parts: Sequence[Part], left_out: tuple[str, ...]) -> Manifest:
-    """Make the copy beside its place, and give it its name once it is whole on the disk."""
+def _make(folder: str, parts: Sequence[Part], left_out: tuple[str, ...]) -> tuple[Manifest, bool]:
+    """Make the copy beside its place, and give it its name once it is whole on the disk.
+
+    Also return whether anything below a root could not be copied.
+    """
     begun = SystemClock().now()
     with _new_partial(folder) as partial, contextlib.closing(CopyWriter(partial)) as copy:
         found = []
@@ -106,11 +113,11 @@ def _make(folder: str, parts: Sequence[Part], left_out: tuple[str, ...]) -> Mani
                 "sqlite": sqlite3.sqlite_version,
             },
             parts=tuple(found),
-            left_out=left_out,
+            left_out=(*left_out, *copy.left_out),
         )
         os.rename(partial, folder)
         sync_folder(os.path.dirname(folder))
-    return made
+    return made, bool(copy.left_out)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ import io
 import json
 import os
 import pwd
+import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from pushlog.store.opening import open_linked
 from ..hg.replica.place import hold_still
 from ..log.sqlite.copying import copy_database
 from ..outbox.folder import open_below, open_regular, walk
-from ..words.errors import BadConfig, MalformedEvent, Refused
+from ..words.errors import BadConfig, MalformedEvent, Refused, Unavailable, visible
 from ..words.shape import from_json, to_json, within
 from .backup_contents import Part, PartKind
 
@@ -37,6 +38,12 @@ _CHUNK = 1 << 20
 _DEEPEST = 400
 # Files beside a database that SQLite applies to it.
 _JOURNALS = ("-journal", "-wal")
+# Errors of the machine, which leave out no part of a copy but end it.
+_OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENOMEM)
+# What was left out of a copy is named so often, each time with at most so many characters: a manifest has a size.
+_NAMED, _TEXT = 100, 1000
+# Errors of calls that follow no link, and of reads that expect a file.
+_OF_LINKS = (errno.ELOOP, errno.ENOTDIR, errno.EINVAL)
 # Locks of Mercurial, which only this process holds while it copies.
 _LOCKS = (".hg/wlock", ".hg/store/lock")
 
@@ -72,11 +79,15 @@ class Manifest:
 
 
 class CopyWriter:
-    """A copy that is being written into the folder, and its entries."""
+    """A copy that is being written into the folder, and its entries.
+
+    `left_out` are the repositories and files below a root that could not be copied, each with the reason.
+    """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self.count = self.size = 0
+        self.left_out: list[str] = []
         self._digest = hashlib.sha256()
         os.mkdir(os.path.join(folder, PARTS), 0o700)
         self._entries = open(os.path.join(folder, _FILES), "xb")  # noqa: SIM115 - for `close`
@@ -115,10 +126,11 @@ class CopyWriter:
             with open_below(part.path, ()) as place:
                 self._add_tree(place, part.path, part.name, part.kind)
         except OSError as error:
-            if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EINVAL):
+            if error.errno not in _OF_LINKS:
                 raise
-            text = f"{part.path}: {error.filename} in it became a link or a pipe while it was copied"
-            raise Refused(f"{text}; find out who did that, then run the backup again") from error
+            raise Refused(
+                f"{part.path}: {_describe(error)}; find out who did that, then run the backup again"
+            ) from error
 
     def _add_tree(self, place: int, source: str, name: str, kind: PartKind) -> None:
         """Copy an open folder; what leaves it meanwhile is left out, and a repository is copied under its locks.
@@ -126,25 +138,47 @@ class CopyWriter:
         Accounts may write there: what one of them exchanges for a link is not followed. Raises OSError then.
         """
         if name.count("/") > _DEEPEST:
-            raise Refused(f"{source}: lies within more than {_DEEPEST} folders; remove them, then run the backup again")
+            raise Refused(f"{source}: lies within more than {_DEEPEST} folders")
         os.mkdir(self._place(name), 0o700)
         self._note(name, os.fstat(place))
         with os.scandir(place) as found:
             # Deleted repositories go to `.vcsreplicator`, so that it is copied last.
             entries = sorted(found, key=lambda entry: (entry.name == ".vcsreplicator", entry.name))
         for entry in entries:
-            inner = f"{name}/{entry.name}"
-            with contextlib.suppress(FileNotFoundError):
+            inner, path = f"{name}/{entry.name}", f"{source}/{entry.name}"
+            is_alone = kind is PartKind.ROOT and "/.hg/" not in inner  # a repository is copied whole or not at all
+            is_locked = kind is PartKind.ROOT and entry.name == ".hg"
+            leaving_out = self._leave_out(path, inner) if is_alone else contextlib.nullcontext()
+            with leaving_out, contextlib.suppress(FileNotFoundError):
                 if entry.is_symlink():
                     self._add_link(place, entry.name, inner)
                 elif entry.is_dir():
-                    is_locked = entry.name == ".hg" and kind is PartKind.ROOT
                     locks = hold_still(source, _PATIENCE) if is_locked else contextlib.nullcontext()
                     with locks, walk(place, [entry.name]) as folder:
-                        self._add_tree(folder, f"{source}/{entry.name}", inner, kind)
+                        self._add_tree(folder, path, inner, kind)
                 elif entry.is_file() and not entry.name.endswith("pushlog2.db-journal"):
                     is_pushlog = entry.name == "pushlog2.db" and source.endswith("/.hg")
                     self._add_file(entry.name, inner, PartKind.DATABASE if is_pushlog else kind, place)
+
+    @contextlib.contextmanager
+    def _leave_out(self, source: str, name: str) -> Iterator[None]:
+        """Take back and name what the block fails to copy: no account keeps the repositories of others out of a copy."""
+        at, digest, count, size = self._entries.tell(), self._digest.copy(), self.count, self.size
+        try:
+            yield
+        except (OSError, BadConfig, Refused, Unavailable) as error:
+            if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
+                raise
+            self._entries.seek(at)
+            self._entries.truncate()
+            self._digest, self.count, self.size = digest, count, size
+            _remove(self._place(name))
+            place, reason = source.removesuffix("/.hg"), _describe(error)
+            if len(self.left_out) < _NAMED:
+                text = visible(reason if reason.startswith(place) else f"{place}: {reason}")
+                self.left_out.append(text if len(text) <= _TEXT else f"{text[: _TEXT // 2]}…{text[-_TEXT // 2 :]}")
+            elif len(self.left_out) == _NAMED:
+                self.left_out.append("and more that could not be copied")
 
     def _add_link(self, place: int, source: str, name: str) -> None:
         if not name.endswith(_LOCKS):
@@ -298,7 +332,10 @@ def _copy_pushlog(file: io.BufferedReader, name: str, place: int, target: str) -
     for ending in _JOURNALS:
         with contextlib.suppress(FileNotFoundError), _open_file(name + ending, place) as journal:
             _copy_content(journal, found + ending)
-    copy_database(found, target)
+    try:
+        copy_database(found, target)
+    except (BadConfig, Unavailable) as error:
+        raise Refused(f"its pushlog cannot be copied: {error.__cause__ or error}") from error
     for ending in ("", *_JOURNALS):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(found + ending)
@@ -311,6 +348,22 @@ def _link(file: io.BufferedReader, target: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def _describe(error: Exception) -> str:
+    if not isinstance(error, OSError):
+        return str(error)
+    name = os.path.basename(error.filename or "")
+    if error.errno in _OF_LINKS:
+        return f"{name} in it became a link or a pipe while it was copied"
+    return f"{name} in it: {error.strerror}"
+
+
+def _remove(path: str) -> None:
+    """Remove a file or a folder, or what can be removed of it."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def _name(look_up: Any, number: int) -> str:
