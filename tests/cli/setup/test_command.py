@@ -18,7 +18,7 @@ from hgext.vcsreplicator.cli import setup
 from hgext.vcsreplicator.cli.setup import machine as written
 from hgext.vcsreplicator.cli.setup.answers import choose_answers
 from hgext.vcsreplicator.cli.setup.machine import RECORD, Machine
-from hgext.vcsreplicator.cli.setup.plan import WriteFile
+from hgext.vcsreplicator.cli.setup.plan import MakeFolder, WriteFile
 from hgext.vcsreplicator.cli.setup.repositories import Examination, Problem, ProblemKind
 from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.words.errors import BadConfig, Refused
@@ -271,6 +271,21 @@ def test_a_link_in_place_of_a_folder_is_named_and_not_followed(there: str, tmp_p
     assert str(refused.exception).startswith(f"setup: {folder}: ")
     assert str(refused.exception).endswith("expected a folder, not a link; move it away, then repeat setup")
     assert not elsewhere.exists() or stat.S_IMODE(elsewhere.stat().st_mode) == 0o700
+
+
+def test_setup_follows_no_link_above_a_folder_that_others_may_have_made(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "prefix/own").mkdir(parents=True, mode=0o755)
+    (tmp_path / "prefix/own").chmod(0o755)
+    (tmp_path / "prefix/shared").mkdir()
+    (tmp_path / "prefix/shared").chmod(0o777)
+    for folder in ("own", "shared"):
+        (tmp_path / "prefix" / folder / "link").symlink_to(tmp_path / "elsewhere")
+    machine = Machine(str(tmp_path / "prefix"))
+    machine.perform(MakeFolder("/own/link/followed", "hg", 0o755))
+    with pytest.raises(Refused, match="expected a folder, not a link"):
+        machine.perform(MakeFolder("/shared/link/made", "hg", 0o755))
+    assert [each.name for each in (tmp_path / "elsewhere").iterdir()] == ["followed"]
 
 
 def test_a_link_in_place_of_a_folder_ends_no_undo(tmp_path: Path) -> None:

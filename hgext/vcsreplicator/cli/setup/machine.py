@@ -208,8 +208,7 @@ class Machine:
         try:
             if not place.exists():
                 self._note(f"folder {step.path}")
-                place.mkdir(parents=True)
-            folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            folder = _open_made(self._prefix or "/", step.path)
         except OSError as error:
             raise Refused(
                 f"setup: {place}: {error.strerror}; expected a folder, not a link; move it away, then repeat setup"
@@ -243,6 +242,27 @@ class Machine:
             found.splitlines(), step.text.splitlines(), step.path, "as setup writes it", lineterm=""
         )
         return "\n".join(lines) or None
+
+
+def _open_made(top: str, path: str) -> int:
+    """Open a folder below `top`, having made what is missing of it, for the caller to close.
+
+    A link is followed only above it, and where this user alone may have made it. Raises OSError.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    folder, names = os.open(top, flags), [name for name in path.split("/") if name]
+    for number, name in enumerate(names, 1):
+        try:
+            about = os.fstat(folder)
+            is_own = about.st_uid == os.geteuid() and not about.st_mode & 0o022
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, dir_fd=folder)
+            follows = 0 if is_own and number < len(names) else os.O_NOFOLLOW
+            inner = os.open(name, flags | follows, dir_fd=folder)
+        finally:
+            os.close(folder)
+        folder = inner
+    return folder
 
 
 def find_owner(name: str) -> tuple[int, int]:
