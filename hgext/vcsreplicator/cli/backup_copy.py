@@ -335,7 +335,7 @@ def _copy_pushlog(file: io.BufferedReader, name: str, place: int, target: str) -
     try:
         copy_database(found, target)
     except (BadConfig, Unavailable) as error:
-        raise Refused(f"its pushlog cannot be copied: {error.__cause__ or error}") from error
+        raise Refused(f"its pushlog cannot be copied: {str(error.__cause__ or error).replace(found, name)}") from error
     for ending in ("", *_JOURNALS):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(found + ending)
