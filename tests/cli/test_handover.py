@@ -246,3 +246,8 @@ def test_a_master_is_not_taken_back_while_the_new_relay_reports(it: Installation
     with pytest.raises(Refused, match=r"the relay of hg://alpha reported \d+ s ago: stop it, or its machine, and wait"):
         it.hand_over("--undo")
     assert read_master(it.log) == PROMOTED
+
+
+def test_the_printed_command_quotes_the_name_of_the_file(it: Installation) -> None:
+    said = it.hand_over("--output", str(it.config.with_name("handed over; x")))
+    assert "promote NAME --handover 'handed over; x' --yes" in said

@@ -2,6 +2,7 @@
 """`vcsreplicator handover`: prepares a running master for the promotion of a mirror, or takes the master back."""
 
 import os
+import shlex
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
@@ -71,7 +72,7 @@ def command(config: Config, output: str | None, undo: bool, wait: float) -> None
     _write(Path(output), to_json(Handover(source=relay.source, promotion=known, repositories=handed)))
     click.echo(
         f"pushes to {counted(len(handed), 'repository')} are refused, and the log has all events; stop the relay, then on the "
-        f"mirror's machine: vcsreplicator promote NAME --handover {Path(output).name} --yes"
+        f"mirror's machine: vcsreplicator promote NAME --handover {shlex.quote(Path(output).name)} --yes"
     )
 
 
