@@ -200,7 +200,7 @@ def test_a_level_that_the_log_lost_to_a_foreign_one_raises_an_alarm(memory: Inst
     memory.turn()
     assert memory.level("beta", chain) is None
     assert (
-        f"foreign acks beta: another program wrote records in its name under 1 keys, the newest under beta/{chain.repository}"
+        f"foreign acks beta: another program wrote records in its name under 1 key, the newest under beta/{chain.repository}"
         in (memory.alarms())
     )
 

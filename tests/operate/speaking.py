@@ -59,7 +59,7 @@ def foreign_acks(on_call: OnCall, entry: Entry) -> None:
             log.append([NewRecord(topic=ACKS, key=f"beta/{'e' * 32}", value=b"{}")])
         said_by_check(
             on_call,
-            f"foreign acks beta: another program wrote records in its name under 1 keys, the newest under beta/{'e' * 32}",
+            f"foreign acks beta: another program wrote records in its name under 1 key, the newest under beta/{'e' * 32}",
         )
         assert f"beta/{'e' * 32}" in entry.do("vcsreplicator errors list --json")
         said_by_check(on_call, "and the mirror has written its own again")
