@@ -112,6 +112,14 @@ def test_a_search_of_a_guest_finds_nothing_private(site: Site) -> None:
     assert listed(site, "q=118+firefox", {}) == ["public/firefox"]
 
 
+def test_a_search_for_many_words_is_refused(site: Site) -> None:
+    """Each word is looked for in each event that is remembered, for any guest."""
+    for words, status in ((8 * ["a"] + list("bcdefgh"), 200), (list("abcdefghi"), 400)):
+        answer = site.get(f"/pushes?q={'+'.join(words)}")
+        assert answer.status_code == status
+    assert "A search may have 8 words." in answer.text
+
+
 def test_an_adoption_does_not_fill_the_newest_pushes(site: Site) -> None:
     assert listed(site, "")[:3] == ["public/tools", "secret/payroll", "public/firefox"]
     assert "public/old" not in site.get("/", headers=AS_READER).text.partition("Newest pushes")[2]

@@ -61,6 +61,8 @@ from .watcher import LogWatcher
 
 # Repositories of an answer to a program, and rows of a page: a screen of a desk, some of a phone.
 PAGE, ROWS = 100, 25
+# Words of a search, each of which all remembered events are searched for.
+WORDS = 8
 # Rows of waiting repositories on the first page.
 WAITING = 10
 
@@ -288,16 +290,15 @@ class _DashboardPages:
         names = ("user", "bookmark", "repository")
         fields = {name: request.query_params.get(name, "")[:500].strip() for name in names}
         query = PushQuery(user=fields["user"], bookmark=fields["bookmark"], repository=fields["repository"])
+        words = set(text.casefold().split())
+        if len(words) > WORDS:
+            raise HTTPException(400, f"A search may have {WORDS} words.")
         view = self._watcher.fetch_view()
         found: list[RecentEvent] = []
         if view is not None:
             show = functools.partial(self._show_event_to, request)
             begin = (page - 1) * ROWS
-            found = [
-                *itertools.islice(
-                    select_pushes(view.newest, text.casefold().split(), query, show), begin, begin + ROWS + 1
-                )
-            ]
+            found = [*itertools.islice(select_pushes(view.newest, words, query, show), begin, begin + ROWS + 1)]
         if CHANGESET.match(text) and len(found) == 1 and page == 1 and self.may_see(request, found[0].path):
             return RedirectResponse(f"/repository/{found[0].repository}/event/{found[0].seq}", 303)
         asked = {name: value for name, value in {"q": text, **fields}.items() if value}
