@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A disk that loses, when its power is cut, what nobody synced: ext4 in a file, shut down without a last write.
+"""A disk that loses, when its power is cut, what was not synced: ext4 in a file, shut down without a last write.
 
     with RealDisk(tmp_path / "image", root) as disk:
         ...
@@ -44,7 +44,7 @@ class RealDisk:
             subprocess.run(["losetup", "--detach", device], check=False)
 
     def cut(self) -> None:
-        """Cut the power: whoever uses the disk dies, and it is there again with what had reached it."""
+        """Cut the power: what uses the disk is killed, and it is there again with what had reached it."""
         folder = os.open(self.root, os.O_RDONLY)
         try:
             fcntl.ioctl(folder, _SHUTDOWN, _NOTHING_WRITTEN)
@@ -62,7 +62,7 @@ class RealDisk:
         self._mount()
 
     def _mount(self) -> None:
-        """Mount it, over the dead mount of before: nobody ever sees an empty folder.
+        """Mount it, over the dead mount of before: no process ever sees an empty folder.
 
         By a device of its own, since that of before is in use, in other namespaces too.
         """

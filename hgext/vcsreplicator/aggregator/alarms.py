@@ -9,9 +9,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hgext.vcsreplicator.words.errors import counted
-
 from ..words.clock import Silence, format_duration
+from ..words.errors import counted
 from ..words.records import MIRROR_FORMAT
 from ..words.roster import MirrorState, Roster
 from .decisions.aggregation import Aggregation

@@ -7,11 +7,9 @@ hung or cut off is fenced before the roster is read, and can write nothing after
 
 import time
 
-from hgext.vcsreplicator.words.errors import counted
-
 from ..log import ROSTER_REQUESTS, STATE, Log
 from ..log.table import read_records
-from ..words.errors import Refused
+from ..words.errors import Refused, counted
 from ..words.records import AGGREGATOR
 from ..words.roster import Decision, Roster, RosterRequest, Verb
 from ..words.roster.changes import RECENT, decide, remember

@@ -14,13 +14,11 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from hgext.vcsreplicator.words.errors import counted
-
 from ..config import Config
 from ..log.blobs import sync_folder
 from ..log.sqlite.copying import read_ends
 from ..words.clock import DAY, SystemClock
-from ..words.errors import BadConfig, Refused
+from ..words.errors import BadConfig, Refused, counted
 from ..words.version import VERSION
 from .backup_contents import USUAL_HGRC, Part, PartKind, list_left_out, list_parts
 from .backup_copy import PARTS, CopyWriter, Manifest, as_data, check_files, read_manifest

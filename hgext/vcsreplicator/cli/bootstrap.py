@@ -17,15 +17,13 @@ from rich.progress import Progress as Bars
 from rich.table import Column
 from rich.text import Text
 
-from hgext.vcsreplicator.words.errors import counted
-
 from ..config import Config
 from ..keys.pairs import make_key, read_keys
 from ..log import ROSTER, Log
 from ..log.table import read_table
 from ..mirror.jobs import bootstrap
 from ..service import stop_on_signals
-from ..words.errors import NotAuthorized, Refused, TopicMissing, visible
+from ..words.errors import NotAuthorized, Refused, TopicMissing, counted, visible
 from ..words.roster import KEY, MirrorRole, Roster, RosterRequest, Verb
 from ..words.rules import Rules
 from ..words.shape import from_json

@@ -8,11 +8,9 @@ from urllib.parse import urlsplit
 
 import click
 
-from hgext.vcsreplicator.words.errors import counted
-
 from ..config import Config
 from ..words.clock import format_duration
-from ..words.errors import Refused
+from ..words.errors import Refused, counted
 from .display import print_json, print_listing
 from .options import (
     TEXT,

@@ -11,8 +11,6 @@ from urllib.parse import quote
 
 import click
 
-from hgext.vcsreplicator.words.errors import counted
-
 from ..config import Config
 from ..hg.master.creation import DELETED, NOTES
 from ..hg.promoting import save_changesets
@@ -23,7 +21,7 @@ from ..outbox.file import outbox_of
 from ..outbox.losses import find_events
 from ..relay.mastership import fork_of_former, read_master
 from ..relay.scan import find_repositories
-from ..words.errors import Refused, visible
+from ..words.errors import Refused, counted, visible
 from ..words.event import Type
 from ..words.unexpected import describe
 from .options import log_of, relay_of, with_config

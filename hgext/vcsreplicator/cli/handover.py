@@ -10,8 +10,6 @@ from pathlib import Path
 
 import click
 
-from hgext.vcsreplicator.words.errors import counted
-
 from ..config import Config
 from ..hg.master.creation import DELETED, NOTES
 from ..hg.promoting import close_outbox, read_handed
@@ -24,7 +22,7 @@ from ..relay.mastership import HANDED_OVER, fork_of_former, read_master, take_ba
 from ..relay.scan import find_repositories, may_hold_repositories
 from ..relay.settings import RelaySettings
 from ..status.follower import Follower
-from ..words.errors import Refused, visible
+from ..words.errors import Refused, counted, visible
 from ..words.shape import to_json
 from ..words.unexpected import describe
 from .options import log_of, relay_of, with_config, with_wait

@@ -13,8 +13,6 @@ from pathlib import Path
 
 import click
 
-from hgext.vcsreplicator.words.errors import counted
-
 from ..config import Config
 from ..hg.master.creation import NOTES, make_folder, note_generation, read_generation
 from ..hg.promoting import continue_outbox, keep_drafts, read_copy, roll_back_copy, take_hgrc
@@ -36,7 +34,7 @@ from ..status import ALIVE, Picture
 from ..status.follower import Follower
 from ..status.timeline import read_at
 from ..words import wire
-from ..words.errors import Expired, MalformedEvent, Refused, visible
+from ..words.errors import Expired, MalformedEvent, Refused, counted, visible
 from ..words.event import Event
 from ..words.path import wire_path
 from ..words.records import MasterRecord

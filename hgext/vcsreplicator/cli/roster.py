@@ -11,13 +11,11 @@ from typing import Any
 import click
 from rich.table import Table
 
-from hgext.vcsreplicator.words.errors import counted
-
 from ..config import Config
 from ..log import Log
 from ..status import Picture
 from ..status.follower import read_picture
-from ..words.errors import Refused
+from ..words.errors import Refused, counted
 from ..words.records import RepositoryState
 from ..words.roster import Decision, Mirror, MirrorRole, MirrorState, Roster, RosterRequest, Verb
 from ..words.roster.changes import decide

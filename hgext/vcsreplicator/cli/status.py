@@ -13,8 +13,6 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from hgext.vcsreplicator.words.errors import counted
-
 from ..config import Config
 from ..log import Log
 from ..status.findings import as_data
@@ -23,7 +21,7 @@ from ..status.services import Expectations
 from ..status.summary import Summary
 from ..status.wording import Finding, Severity, describe_round
 from ..words.clock import format_duration
-from ..words.errors import Unavailable, visible
+from ..words.errors import Unavailable, counted, visible
 from .asking import add_findings, expect, find_all, find_here, follow_summary
 from .display import console, print_json, table
 from .options import log_of, with_config, with_json

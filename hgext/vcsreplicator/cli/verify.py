@@ -12,8 +12,6 @@ from pathlib import Path
 import click
 from rich.text import Text
 
-from hgext.vcsreplicator.words.errors import counted
-
 from ..config import Config
 from ..log import Log
 from ..mirror import MirrorSettings
@@ -21,7 +19,7 @@ from ..mirror.comparison import ComparisonOutcome, Verdict
 from ..mirror.jobs import verify
 from ..service import configure_logging, serve, stop_on_signals
 from ..words.clock import DAY
-from ..words.errors import BadConfig, visible
+from ..words.errors import BadConfig, counted, visible
 from ..words.shape import plain
 from .display import console
 from .options import Number, complete_mirror, complete_repository, log_of, mirror_settings, with_config

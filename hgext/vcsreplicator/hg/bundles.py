@@ -16,13 +16,13 @@ from mercurial import bundle2, changegroup, encoding, error, obsolete
 from mercurial import ui as uimod
 from mercurial.localrepo import localrepository
 
-from hgext.vcsreplicator.words.errors import counted
 from pushlog import versions
 
 from ..outbox.bundles import Bundle, ChangesetsGone
 from ..outbox.entry import Entry
 from ..outbox.folder import open_regular, refuse_endless_files, refuse_repository_pipes
 from ..words.digest import node_set
+from ..words.errors import counted
 from . import requirement
 from .trusted import rule
 

@@ -8,7 +8,7 @@ the sides differ.
 import enum
 from dataclasses import dataclass
 
-from hgext.vcsreplicator.words.errors import counted
+from ..words.errors import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

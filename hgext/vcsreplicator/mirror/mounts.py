@@ -11,11 +11,9 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from hgext.vcsreplicator.words.errors import counted
-
 from ..log import ACKS, STATE
 from ..log.table import Table
-from ..words.errors import Unavailable
+from ..words.errors import Unavailable, counted
 from ..words.records import Ack, MirrorHeartbeat, RepositoryState
 from ..words.shape import try_json
 from .namesake import INSTANCE

@@ -8,10 +8,9 @@ outbox with both. Standard library only, because a push that sends its own event
 
 from collections.abc import Iterable
 
-from hgext.vcsreplicator.words.errors import counted
-
 from ..log import STATE, Log
 from ..log.table import read_table
+from ..words.errors import counted
 from ..words.event import replaced_incarnations
 from ..words.records import AGGREGATOR, RepositoryState
 from ..words.shape import from_json, try_json

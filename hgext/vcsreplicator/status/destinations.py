@@ -4,9 +4,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from hgext.vcsreplicator.words.errors import counted
-
 from ..words.clock import DAY
+from ..words.errors import counted
 from ..words.records import DESTINATION_KEY
 from . import SILENT, Picture
 from .services import DOWN, STALLED, START, Expectations

@@ -13,12 +13,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from hgext.vcsreplicator.words.errors import counted
-
 from ..log import Log
 from ..log.aside import ask_aside
 from ..words.clock import DAY, Clock, Silence, SystemClock
-from ..words.errors import ReplicationError
+from ..words.errors import ReplicationError, counted
 from ..words.records import AGGREGATOR
 from ..words.roster import MirrorState
 from ..words.shape import Seconds, within

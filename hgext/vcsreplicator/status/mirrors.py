@@ -4,9 +4,8 @@
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from hgext.vcsreplicator.words.errors import counted
-
 from ..words import roster as rosters
+from ..words.errors import counted
 from ..words.records import Ack, Reason
 from ..words.rules import refused
 from . import MirrorLags, Picture, count_unapplied

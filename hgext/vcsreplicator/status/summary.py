@@ -8,9 +8,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from hgext.vcsreplicator.words.errors import counted
-
 from ..words.clock import format_duration
+from ..words.errors import counted
 from ..words.records import (
     AGGREGATOR,
     DESTINATION_KEY,

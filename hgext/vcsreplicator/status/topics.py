@@ -6,9 +6,8 @@ Only what can lose or delay records at any chosen retention; `vcsreplicator topi
 
 from collections.abc import Iterator
 
-from hgext.vcsreplicator.words.errors import counted
-
 from ..log import EVENTS, RISKS, SERVICES, SINGLE, UNUSED
+from ..words.errors import counted
 from ..words.records import AGGREGATOR
 from . import SILENT, Picture
 from .wording import Finding, Severity

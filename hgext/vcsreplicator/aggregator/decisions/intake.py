@@ -8,11 +8,9 @@ from collections import Counter
 from collections.abc import Container
 from functools import partial
 
-from hgext.vcsreplicator.words.errors import counted
-
 from ...log import EVENTS, PENDING, NewRecord, Record
 from ...words import wire
-from ...words.errors import MalformedEvent, Rejected, UnknownEvent
+from ...words.errors import MalformedEvent, Rejected, UnknownEvent, counted
 from ...words.event import Event, Type, is_identifier
 from .arrival import TAKEN, Arrival, adopts, follow, forked, judge
 from .deciding import Decisions

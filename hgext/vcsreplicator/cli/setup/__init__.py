@@ -20,11 +20,9 @@ from urllib.parse import urlsplit
 import click
 from rich.filesize import decimal
 
-from hgext.vcsreplicator.words.errors import counted
-
 from ...outbox.folder import open_regular
 from ...words import shape
-from ...words.errors import BadConfig, Refused, visible
+from ...words.errors import BadConfig, Refused, counted, visible
 from ..options import with_insecure
 from .answers import HG, PUBLIC_KEY, HostAnswers, Role, choose_answers
 from .machine import Machine, has_user, succeeds

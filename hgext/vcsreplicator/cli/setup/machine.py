@@ -21,12 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hgext.vcsreplicator.words.errors import counted
-
 from ...log.blobs import sync_folder
 from ...log.ownership import name_group, name_user
 from ...words import shape
-from ...words.errors import BadConfig, MalformedEvent, Refused
+from ...words.errors import BadConfig, MalformedEvent, Refused, counted
 from ..rights import give_repository
 from .answers import HG, HostAnswers
 from .plan import GiveRights, GiveSecret, JoinGroup, MakeFolder, MakeUser, RunCommand, SetupStep, WriteFile

@@ -17,13 +17,11 @@ from typing import TYPE_CHECKING
 
 from rich.filesize import decimal
 
-from hgext.vcsreplicator.words.errors import counted
-
 from ...outbox.folder import open_regular
 from ...relay.reasons.rights import give_repositories
 from ...relay.scan import find_repositories, may_hold_repositories
 from ...status.wording import name_paths
-from ...words.errors import MalformedEvent, Refused, visible
+from ...words.errors import MalformedEvent, Refused, counted, visible
 from ...words.path import check_path, wire_path
 from ...words.unexpected import describe
 from .answers import HG

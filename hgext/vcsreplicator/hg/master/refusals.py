@@ -19,14 +19,13 @@ from mercurial.node import bin
 from mercurial.transaction import transaction as Transaction
 from mercurial.utils import stringutil
 
-from hgext.vcsreplicator.words.errors import counted
 from pushlog.store.appendfile import AppendFile
 from pushlog.store.frames import OlderCopy, TornRecord
 
 from ...outbox.entry import Entry
 from ...outbox.file import RECORD_LIMIT, Fork, Outbox
 from ...relay import client
-from ...words.errors import MalformedEvent, ReplicationError
+from ...words.errors import MalformedEvent, ReplicationError, counted
 from ...words.event import Changes, Tip
 from ...words.path import REPLICA_FILE
 from ...words.shape import to_json

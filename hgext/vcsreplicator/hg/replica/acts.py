@@ -13,12 +13,10 @@ from dataclasses import replace
 from mercurial import error, repair
 from mercurial.localrepo import localrepository
 
-from hgext.vcsreplicator.words.errors import counted
-
 from ...mirror.checkpoint import Checkpoint
 from ...mirror.task import ReadEvent
 from ...words.digest import advance, node_set
-from ...words.errors import Diverged, MalformedEvent
+from ...words.errors import Diverged, MalformedEvent, counted
 from ...words.event import Event, Type
 from .. import bundles, markers, observe
 from ..serving import watermark

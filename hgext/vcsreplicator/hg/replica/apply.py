@@ -20,13 +20,12 @@ from mercurial import ui as uimod
 from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction
 
-from hgext.vcsreplicator.words.errors import counted
 from pushlog import api
 
 from ...mirror.checkpoint import Checkpoint
 from ...mirror.task import ReadEvent
 from ...words.digest import advance
-from ...words.errors import Diverged, MalformedEvent, UnknownEvent
+from ...words.errors import Diverged, MalformedEvent, UnknownEvent, counted
 from ...words.event import Changes, Event, Type
 from ...words.wire import BUNDLE_LIMIT, UNPACKED_LIMIT
 from .. import observe, text

@@ -26,13 +26,12 @@ from mercurial.transaction import transaction
 from mercurial.ui import ui as Ui
 from mercurial.utils import stringutil
 
-from hgext.vcsreplicator.words.errors import counted
 from pushlog import api, versions
 
 from ...mirror.checkpoint import Checkpoint, with_former
 from ...mirror.comparison import Fingerprint
 from ...outbox.entry import NewestEvent
-from ...words.errors import Diverged, Unavailable
+from ...words.errors import Diverged, Unavailable, counted
 from ...words.event import Changes, MasterSettings, PhaseMove, Tip, check_changes, check_names
 from ...words.secrecy import describe_readers
 from ...words.shape import Count, parse, read

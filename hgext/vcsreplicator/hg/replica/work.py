@@ -13,15 +13,13 @@ from typing import IO
 
 from mercurial.localrepo import localrepository
 
-from hgext.vcsreplicator.words.errors import counted
-
 from ...log.blobs import open_blobs
 from ...mirror.checkpoint import Checkpoint, before_first
 from ...mirror.plan import Act, plan
 from ...mirror.settings import MirrorSettings
 from ...mirror.task import ReadEvent, Task, TaskOutcome, Trouble
 from ...words.clock import Clock
-from ...words.errors import Diverged, MalformedEvent
+from ...words.errors import Diverged, MalformedEvent, counted
 from ...words.event import Type
 from ...words.records import Reason
 from ...words.wire import BundlePlace

@@ -31,10 +31,8 @@ from mercurial.node import bin, hex
 from mercurial.revlogutils import constants
 from mercurial.utils import cborutil
 
-from hgext.vcsreplicator.words.errors import counted
-
 from ...outbox.folder import open_regular, read_file
-from ...words.errors import Diverged
+from ...words.errors import Diverged, counted
 from ...words.event import NULL_NODE, UNKNOWN_SETTINGS, ClientSettings
 from .. import observe
 

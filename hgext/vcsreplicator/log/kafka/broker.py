@@ -15,10 +15,8 @@ from kafka.cluster import ClusterMetadata
 from kafka.protocol.consumer.offsets import IsolationLevel
 from kafka.structs import OffsetAndMetadata
 
-from hgext.vcsreplicator.words.errors import counted
-
 from ...words.clock import DAY
-from ...words.errors import BadConfig, ReplicationError, TopicMissing, Unavailable
+from ...words.errors import BadConfig, ReplicationError, TopicMissing, Unavailable, counted
 from .. import LARGEST, SINGLE, NewRecord, PartitionKey, Topic, partition_of
 from .clients import Admin, close_producer, connect, describe_missing, rim, warm
 from .options import KafkaOptions

@@ -16,8 +16,7 @@ from kafka.consumer import fetcher
 from kafka.consumer.fetcher import ConsumerRecord, Fetcher
 from kafka.record.default_records import DefaultRecord, DefaultRecordBatch
 
-from hgext.vcsreplicator.words.errors import counted
-
+from ...words.errors import counted
 from .. import LATEST, Record
 
 # Of most records that services keep by the million.

@@ -24,10 +24,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hgext.vcsreplicator.words.errors import counted
-
 from ...words.clock import DAY, Clock, SystemClock
-from ...words.errors import BadConfig, Rejected, TopicMissing, Unavailable
+from ...words.errors import BadConfig, Rejected, TopicMissing, Unavailable, counted
 from .. import (
     GroupMember,
     Log,

@@ -24,14 +24,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hgext.vcsreplicator.words.errors import counted
-
 from ...log import ACKS, EVENTS, Log
 from ...log.table import read_table
 from ...status import Picture
 from ...status.follower import Follower
 from ...words.clock import SystemClock
-from ...words.errors import Refused
+from ...words.errors import Refused, counted
 from ...words.records import Reason, RepositoryState
 from ...words.retry import Backoff
 from ...words.roster import MirrorRole, MirrorState, Roster, Verb

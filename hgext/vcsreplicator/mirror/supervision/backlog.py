@@ -7,10 +7,8 @@ They are in order per repository and counted in bytes, with the position behind 
 from collections import deque
 from collections.abc import Mapping
 
-from hgext.vcsreplicator.words.errors import counted
-
 from ...log import EVENTS, Record, partition_of
-from ...words.errors import MalformedEvent
+from ...words.errors import MalformedEvent, counted
 from ...words.unexpected import fault
 from ...words.wire import decode
 from ..task import ReadEvent

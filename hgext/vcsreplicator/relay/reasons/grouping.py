@@ -8,12 +8,11 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
-from hgext.vcsreplicator.words.errors import counted
-
 from ...log.reports import name_trouble
 from ...status.findings import REFUSES
 from ...status.wording import name_paths
 from ...words.clock import Clock
+from ...words.errors import counted
 from ...words.records import ServiceTrouble
 from .rights import give_repositories
 
