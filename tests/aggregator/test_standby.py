@@ -138,9 +138,12 @@ class CutOffLog(MemoryLog):
 
     def __init__(self, log: MemoryLog) -> None:
         vars(self).update(vars(log))
+        self.is_cut_off = True
 
     def transactor(self, identity: str, *, group: str | None = None) -> MemoryTransactor:
-        raise Unavailable("the coordinator does not answer")
+        if self.is_cut_off:
+            raise Unavailable("the coordinator does not answer")
+        return super().transactor(identity, group=group)
 
 
 def test_a_process_that_cannot_begin_keeps_no_other_from_its_turn(log: MemoryLog) -> None:
@@ -333,6 +336,19 @@ def test_two_that_load_longer_than_they_wait_do_not_alternate(log: MemoryLog) ->
             eventually(lambda: active(log) != "other/1/1/1")
 
 
+def let_wait(log: MemoryLog, clock: HandClock, rounds: int) -> None:
+    """Advance by 0.6 of a standby's patience, `rounds` times, each after a new report of the aggregator on the host `one`."""
+    for _ in range(rounds):
+        end = log.ends(SERVICES)[0]
+
+        def has_reported(since: int = end) -> bool:
+            newest = [record.offset for record in log.records(SERVICES) if record.key == f"{AGGREGATOR_KEY}one"]
+            return newest[-1] >= since
+
+        eventually(has_reported)
+        clock.advance(0.6 * SETTINGS.takeover_after)
+
+
 @pytest.mark.usefixtures("quick")
 def test_an_aggregator_that_loads_for_long_is_not_fenced() -> None:
     """What was written while the clock stood is read, or known to be unread, once it has moved."""
@@ -342,21 +358,28 @@ def test_an_aggregator_that_loads_for_long_is_not_fenced() -> None:
     may_load, makers = threading.Event(), list[str]()
     log.before["beginnings"] = lambda topic, _: topic == PENDING and may_load.wait(PATIENCE)
     log.before["transactor"] = makers.append
-
-    def has_reported(since: int) -> bool:
-        """Whether the first one reported from this offset on."""
-        newest = [record.offset for record in log.records(SERVICES) if record.key == f"{AGGREGATOR_KEY}one"]
-        return newest[-1] >= since
-
     with running(log, "one", ELSEWHERE, clock=clock):
         eventually(lambda: clock.advance(SETTINGS.takeover_after) or makers)
         with running(log, "two", ELSEWHERE.replace("17", "18"), clock=clock):
-            for _ in range(10):
-                end = log.ends(SERVICES)[0]
-                eventually(lambda end=end: has_reported(end))  # type: ignore[misc]
-                clock.advance(0.6 * SETTINGS.takeover_after)
+            let_wait(log, clock, 10)
             assert len(makers) == 1
             may_load.set()
+            eventually(lambda: active(log) == ELSEWHERE)
+
+
+@pytest.mark.usefixtures("quick")
+def test_two_that_need_several_attempts_to_begin_do_not_alternate() -> None:
+    log = MemoryLog(clock := HandClock())
+    log.create(topics(partitions=1))
+    log.append([beat_of("other/1/1/1")])
+    makers = list[str]()
+    log.before["transactor"] = makers.append
+    with capture_logs() as lines, running(troubled := CutOffLog(log), "one", ELSEWHERE, clock=clock):
+        eventually(lambda: clock.advance(SETTINGS.takeover_after) or "taking over" in [line["event"] for line in lines])
+        with running(log, "two", ELSEWHERE.replace("17", "18"), clock=clock):
+            let_wait(log, clock, 4)
+            assert not makers
+            troubled.is_cut_off = False
             eventually(lambda: active(log) == ELSEWHERE)
 
 

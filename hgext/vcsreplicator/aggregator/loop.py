@@ -10,6 +10,7 @@ one, which leaves `run` with Fenced; trouble with the log does not change that.
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import structlog
 
@@ -41,14 +42,15 @@ def run(
     clock: Clock | None = None,
     state: Table | None = None,
     instance: str | None = None,
-    begun: Callable[[], None] = lambda: None,
+    begin: Callable[[], Transactor] | None = None,
 ) -> None:
-    """Aggregate until `stop` is set; call `begun` once no other aggregator can write, and `ready` once all is loaded.
+    """Aggregate until `stop` is set; call `ready` once all is loaded.
 
-    `state` is what that topic had, if it was read; `instance` names this process in heartbeats. Retries an unavailable log
-    indefinitely. Raises Fenced, BadConfig, and Poisoned if an exception comes again without its cause.
+    `state` is what that topic had, if it was read; `instance` names this process in heartbeats; `begin` makes the transactor, so
+    that no other aggregator can write. Retries an unavailable log indefinitely. Raises Fenced, BadConfig, and Poisoned if an
+    exception comes again without its cause.
     """
-    clock = clock or SystemClock()
+    clock, begin = clock or SystemClock(), begin or partial(log.transactor, IDENTITY)
     transactor: Transactor | None = None
     lasting, outage = Lasting(clock, instance), Outage()
     announced = False
@@ -57,8 +59,7 @@ def run(
             try:
                 if transactor is None:
                     state = state or read_state(log, stop)
-                    transactor = log.transactor(IDENTITY)
-                    begun()
+                    transactor = begin()
                 else:
                     transactor.renew()
                 with Session(settings, log, transactor, clock, lasting, stop, state) as session:

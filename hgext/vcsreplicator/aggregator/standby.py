@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from ..log import SERVICES, Log, Record
+from ..log import SERVICES, Log, Record, Transactor
 from ..log.outage import Outage
 from ..log.standby import Presence, Rival, Sign, StandbyReader, is_gone, name_process, only_once
 from ..log.table import ReadStopped, Table, read_table
@@ -21,9 +21,12 @@ from ..words.errors import BadConfig, Expired, Fenced, NotAuthorized, Unavailabl
 from ..words.records import AGGREGATOR, AGGREGATOR_KEY, AggregatorHeartbeat, ServiceReport
 from ..words.shape import try_json
 from . import loop
-from .loading import read_beat, read_state
+from .loading import IDENTITY, read_beat, read_state
 from .metrics import ACTIVE, clear_gauges
 from .settings import AggregatorSettings
+
+# Multiples of its patience for which an aggregator that cannot begin keeps others from their turn.
+BEGINNING = 3
 
 logger = structlog.get_logger()
 
@@ -45,12 +48,17 @@ def run(
     `loop.run` does.
     """
     clock, instance, is_fenced = clock or SystemClock(), instance or name_process(), False
-    announce = only_once(ready)
+    patience, announce = _patience(settings), only_once(ready)
     ACTIVE.set(0)
     with Presence(log, f"{AGGREGATOR_KEY}{host}", instance, clock) as presence:
 
-        def note_begun() -> None:  # not before: an aggregator that cannot begin keeps no other from its turn
+        def begin() -> Transactor:
+            # Not for ever: a process may reach all brokers but the one that coordinates transactions.
+            keeps_others = clock.monotonic() - turn_began < BEGINNING * patience
+            presence.report([AGGREGATOR] if keeps_others else [], interval=settings.beat)
+            transactor = log.transactor(IDENTITY)
             presence.report([AGGREGATOR], interval=settings.beat)
+            return transactor
 
         def note_loaded() -> None:
             presence.report([AGGREGATOR])  # rarely: from now on the heartbeats of the session are the signs
@@ -68,7 +76,7 @@ def run(
             )
             if state is None:
                 break
-            turn = [state]
+            turn, turn_began = [state], clock.monotonic()
             del state  # all that the topic had: the session takes it, and lets go of it
             ACTIVE.set(1)
             try:
@@ -80,7 +88,7 @@ def run(
                     clock=clock,
                     state=turn.pop(),
                     instance=instance,
-                    begun=note_begun,
+                    begin=begin,
                 )
             except Fenced as error:
                 logger.warning("fenced", reason=str(error))
@@ -104,10 +112,10 @@ def wait_for_turn(
 
     Calls `stands_by` if it waits. It does not wait for an aggregator that ended, for a process of this machine that is gone, or for
     an aggregator that has been silent for `takeover_after` since this call. With `is_fenced` another aggregator has just begun, and
-    may not have sent a sign yet. While an aggregator loads, which may take minutes, its report is its only sign.
+    may not have sent a sign yet. While an aggregator begins or loads, which may take minutes, its report is its only sign.
     Waits for an unavailable log indefinitely. Raises BadConfig if a newer release wrote `state`.
     """
-    outage, patience = Outage(), max(settings.takeover_after, 2 * settings.beat)
+    outage, patience = Outage(), _patience(settings)
     while not stop.is_set():
         try:
             state = read_state(log, stop)
@@ -145,6 +153,10 @@ def wait_for_turn(
     return None
 
 
+def _patience(settings: AggregatorSettings) -> float:
+    return max(settings.takeover_after, 2 * settings.beat)
+
+
 def _read_services(log: Log, stop: threading.Event) -> Table:
     """Read the aggregators' reports; there are none in a log of an older release, or without the right to read them."""
     try:
@@ -157,8 +169,8 @@ def _read_services(log: Log, stop: threading.Event) -> Table:
 class _SignReader:
     """Reads signs of the aggregator at work, which is not the process `instance`.
 
-    A report counts as a sign while its process loads, and no longer after its first heartbeat: a separate thread writes reports,
-    even while the aggregator hangs. `newest` is the process that sent the newest heartbeat.
+    A report counts as a sign while its process begins or loads, and no longer after its first heartbeat: a separate thread writes
+    reports, even while the aggregator hangs. `newest` is the process that sent the newest heartbeat.
     """
 
     instance: str
