@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator demo`: what a newcomer sees first, and what programs rely on."""
 
+import itertools
 import json
 import os
 import re
@@ -138,6 +139,23 @@ def test_a_service_that_dies_starts_again_and_all_end_with_the_demo(tmp_path: Pa
         process.kill()
         process.communicate()
         eventually(lambda: working_in(tmp_path) == [], what="all services ended")
+
+
+def test_the_commands_that_it_prints_run_in_any_shell(tmp_path: Path) -> None:
+    """Where neither `hg` nor `vcsreplicator` is on the PATH, or others of these names."""
+    folder = tmp_path / "my demo"
+    folder.mkdir()
+    with staying(folder, is_warm=True) as (process, ready):
+        assert process.stdout is not None
+        lines = itertools.takewhile(lambda line: not line.startswith("Ctrl-C"), process.stdout)
+        printed = "".join(lines).replace("\\\n", "")
+        [creates] = re.findall(r"\(new repository: (.*)\)$", printed, re.MULTILINE)
+        [status] = re.findall(r"^status +(.*)$", printed, re.MULTILINE)
+        for typed in (creates, status):
+            environment = {"PATH": os.defpath, "HOME": str(tmp_path)}
+            done = subprocess.run(["sh", "-c", typed], env=environment, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+        assert (Path(about(ready)["master"]["root"]) / "NAME/.hg").is_dir()
 
 
 def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:

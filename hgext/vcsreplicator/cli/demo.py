@@ -5,7 +5,9 @@ import contextlib
 import functools
 import json
 import re
+import shlex
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -170,12 +172,16 @@ def _start_services(
 
 
 def _print_addresses(layout: Layout) -> None:
-    click.echo(f"master   {layout.master_url}  (new repository: HGRCPATH={layout.master_env['HGRCPATH']} \\")
-    click.echo(f"         hg init {layout.master_root}/NAME)")
+    """Print where everything is, and commands that run in any shell, whatever its PATH finds."""
+    hg, vcsreplicator = (shlex.quote(str(Path(sys.executable).with_name(name))) for name in ("hg", "vcsreplicator"))
+    click.echo(
+        f"master   {layout.master_url}  (new repository: HGRCPATH={shlex.quote(layout.master_env['HGRCPATH'])} \\"
+    )
+    click.echo(f"         {hg} init {shlex.quote(f'{layout.master_root}/NAME')})")
     for name, url in layout.mirror_urls.items():
         click.echo(f"mirror   {url}  {name}")
     click.echo(f"notices  {layout.notices}")
-    click.echo(f"status   vcsreplicator status --config {layout.config}")
+    click.echo(f"status   {vcsreplicator} status --config {shlex.quote(str(layout.config))}")
     click.echo(_HOW_TO_STOP)
 
 
