@@ -8,12 +8,13 @@ client takes nothing of its answer is closed too, because the answer holds a thr
 
 import copy
 import errno
+import functools
 import re
 import select
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import waitress.server
@@ -78,7 +79,7 @@ def create_server(
     """
     _find_host(host)
     server = waitress.server.create_server(
-        application,
+        functools.partial(_answer_without_body, application),
         host=host,
         port=port,
         threads=threads,
@@ -101,6 +102,23 @@ def create_server(
         if hasattr(listener, "channel_class"):
             listener.channel_class = _Channel
     return server
+
+
+def _answer_without_body(application: Callable[..., Any], environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    """Call the application; of an answer to HEAD keep the head alone.
+
+    A proxy that uses the connection again would take the body, such as a file that was pushed, for its next client's answer. The
+    application stops at its first piece.
+    """
+    body: Iterable[bytes] = application(environ, start_response)
+    if environ["REQUEST_METHOD"] != "HEAD":
+        return body
+    try:
+        next(iter(body), None)  # a generator calls `start_response` only now
+    finally:
+        if close := getattr(body, "close", None):
+            close()
+    return []
 
 
 def _find_host(host: str) -> None:
