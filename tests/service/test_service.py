@@ -3,10 +3,14 @@
 
 import errno
 import io
+import json
+import logging
 import socket
 import sqlite3
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 import pytest
 import structlog
@@ -16,6 +20,8 @@ from hgext.vcsreplicator.cli import verbs
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.service import serve
 from hgext.vcsreplicator.words.errors import BadConfig, Fenced, TopicMissing, Unavailable
+from testing.log_lines import write_every_line
+from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
 
@@ -31,16 +37,57 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_gets_the_control_characters_of_a_path_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal, configured = Terminal(), structlog.get_config()
-    monkeypatch.setattr("sys.stderr", terminal)
-    try:
+@contextmanager
+def logging_to(file: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have log lines written to this standard error as the service `web` writes them."""
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stderr", file)
         service.configure_logging("web")
+        try:
+            yield
+        finally:
+            write_every_line(sys.__stderr__)
+
+
+def test_a_terminal_gets_the_control_characters_of_a_path_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    with logging_to(terminal, monkeypatch):
         structlog.get_logger().warning("request ended", path="/a\x1b]0;b\x7f")
-    finally:
-        structlog.configure(**configured)
-        structlog.contextvars.clear_contextvars()
+        logging.getLogger("waitress").error("Exception while serving %s", "/c\x1b]0;d")
     assert r"'/a\x1b]0;b\x7f'" in terminal.getvalue()
+    assert r"/c\x1b]0;d" in terminal.getvalue()
+
+
+def test_what_a_library_reports_is_a_log_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The HTTP server reports each request that waits for one of its two threads."""
+    written, goes_on, address = io.StringIO(), threading.Event(), ("127.0.0.1", free_port())
+
+    def stage(*_: object) -> None:
+        with ExitStack() as clients:
+            for _ in range(3):
+                client = clients.enter_context(socket.create_connection(address, timeout=60))
+                client.sendall(b"GET /held HTTP/1.0\r\n\r\n")
+            eventually(lambda: "Task queue depth" in written.getvalue(), "the report")
+            goes_on.set()
+
+    with logging_to(written, monkeypatch):
+        assert serve(stage, listen=address, pages={"/held": lambda: {"held": goes_on.wait(60)}}) == 0
+    said = [json.loads(line) for line in written.getvalue().splitlines()]
+    deep = [line for line in said if line.get("library") == "waitress.queue"]
+    assert {line["level"] for line in deep} == {"warning"}
+    assert deep[0]["text"].startswith("Task queue depth is ")
+
+
+def test_what_a_library_fails_on_has_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    with logging_to(written, monkeypatch):
+        try:
+            raise RuntimeError("a fault of a library")
+        except RuntimeError:
+            logging.getLogger("any").exception("failed at %d", 7)
+    line = json.loads(written.getvalue())
+    assert (line["level"], line["library"], line["text"]) == ("error", "any", "failed at 7")
+    assert "RuntimeError: a fault of a library" in line["exception"]
 
 
 def full_database() -> sqlite3.Error:

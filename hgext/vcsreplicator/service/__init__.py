@@ -38,8 +38,22 @@ RunStage = Callable[[threading.Event, Callable[[], None]], None]
 logger = structlog.get_logger()
 
 
+class _LibraryLines(logging.Handler):
+    """Makes log lines of what libraries report, which Python would print as plain text."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            write = logger.warning if record.levelno < logging.ERROR else logger.error
+            write("a library reports", library=record.name, text=record.getMessage(), exc_info=record.exc_info)
+        except Exception:
+            self.handleError(record)
+
+
 def configure_logging(role: str) -> None:
-    """Write log lines to standard error: JSON, or coloured columns on a terminal."""
+    """Write log lines to standard error: JSON, or coloured columns on a terminal.
+
+    What libraries report as a warning, or worse, is among them.
+    """
     renderer: Any = structlog.processors.JSONRenderer(sort_keys=True)
     if sys.stderr.isatty():
         # A path may have control characters, which would reach the terminal.
@@ -56,6 +70,7 @@ def configure_logging(role: str) -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
     structlog.contextvars.bind_contextvars(service=role)
+    logging.basicConfig(handlers=[_LibraryLines()])
 
 
 def stop_on_signals() -> threading.Event:
