@@ -74,7 +74,7 @@ def test_what_a_library_reports_is_a_log_line_too(monkeypatch: pytest.MonkeyPatc
         assert serve(stage, listen=address, pages={"/held": lambda: {"held": goes_on.wait(60)}}) == 0
     said = [json.loads(line) for line in written.getvalue().splitlines()]
     deep = [line for line in said if line.get("library") == "waitress.queue"]
-    assert {line["level"] for line in deep} == {"warning"}
+    assert {(line["service"], line["level"]) for line in deep} == {("web", "warning")}
     assert deep[0]["text"].startswith("Task queue depth is ")
 
 

@@ -60,6 +60,7 @@ def configure_logging(role: str) -> None:
         renderer = structlog.dev.ConsoleRenderer(repr_native_str=True)
     structlog.configure(
         processors=[
+            lambda _logger, _method, line: {"service": role, **line},  # in each thread
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -69,7 +70,6 @@ def configure_logging(role: str) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
-    structlog.contextvars.bind_contextvars(service=role)
     logging.basicConfig(handlers=[_LibraryLines()])
 
 

@@ -14,7 +14,6 @@ this file:
 
 import asyncio
 import contextlib
-import contextvars
 import enum
 import errno
 import queue
@@ -74,10 +73,8 @@ class EdgeIntake:
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Run both threads within the block; at its end all messages have their outcome."""
-        writer, drain = (
-            threading.Thread(target=contextvars.copy_context().run, args=(run,), name=f"edge-{name}")
-            for name, run in (("writer", self._write), ("drain", self._drain))
-        )
+        writer = threading.Thread(target=self._write, name="edge-writer")
+        drain = threading.Thread(target=self._drain, name="edge-drain")
         writer.start()
         drain.start()
         try:
