@@ -12,8 +12,8 @@ from testing.faults.campaign.cloud import refuse
 from testing.faults.campaign.site import CI, S3, SNS
 from testing.faults.campaign.strikes import Strike
 
-# Seconds of recovery after a fault that no operator must end; with the session of Kafka or a start of its JVM; and where a service
-# copies from the master, reads the log again, or tries again after a pause.
+# Seconds of recovery after a fault that no operator must end; with `takeover-after`, the session of Kafka or a start of its JVM;
+# and where a service copies from the master, reads the log again, or tries again after a pause.
 SOON, KAFKA, HEALS = 10.0, 20.0, 30.0
 # Seconds for which a process is stopped, longer than `takeover-after`; a clock is wrong; a receiver is in trouble.
 STOPPED, WRONG, TROUBLED = 40.0, 15.0, 15.0
@@ -147,6 +147,7 @@ PROCESSES = (
         promised=WAITS,
         strike=strikes.all_killed("aggregator"),
         hold=10.0,
+        within=KAFKA,
         touches=AGGREGATOR,
     ),
     Fault(
