@@ -3,7 +3,11 @@
 
 import errno
 import os
+import select
 import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,6 +38,23 @@ def test_a_nursery_that_is_interrupted_while_it_imports_becomes_ready(tmp_path: 
         assert nursery.process.poll() is None
     finally:
         nursery.close()
+
+
+def test_a_nursery_whose_parent_is_killed_ends_without_a_word(tmp_path: Path) -> None:
+    """What the parent did not read makes its end of the socket break instead of close."""
+    environment = {**os.environ, "HGRCSKIPREPO": "1", "HGRCPATH": str(tmp_path)}
+    ours, theirs = socket.socketpair()
+    started = subprocess.Popen(
+        [sys.executable, "-m", NURSERY, str(theirs.fileno())],
+        pass_fds=[theirs.fileno()],
+        env=environment,
+        stderr=subprocess.PIPE,
+    )
+    with started as nursery, ours:
+        theirs.close()
+        assert select.select([ours], [], [], PATIENCE)[0]
+        ours.close()
+        assert (nursery.communicate()[1], nursery.returncode) == (b"", 0)
 
 
 def test_the_supervisor_still_gets_interrupts_after_a_start() -> None:

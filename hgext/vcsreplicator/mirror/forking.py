@@ -14,6 +14,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NoReturn
 
 # The number of the system call `clone` by machine; on others workers are started one by one.
@@ -52,22 +53,23 @@ class Forks:
         self._conversation.send(b"x" + reason.encode())
 
     def make(self, work: Callable[[int], None], *, says: str = "") -> None:
-        """Fork a process for each descriptor, until the parent closes the socket.
+        """Fork a process for each descriptor, until the parent closes the socket, or is killed.
 
         Each does its work and exits. The parent reads first what this nursery `says`.
         """
-        self._conversation.send(b"r" + says.encode())
-        while True:
-            message, descriptors, _, _ = socket.recv_fds(self._conversation, 1, 1)
-            if not message:
-                return
-            child = fork_sibling(self._libc)
-            if not child:
-                self._conversation.close()
-                self._libc.prctl(_PR_SET_NAME, b"worker")
-                _run(work, descriptors[0])
-            os.close(descriptors[0])
-            self._conversation.send(b"%d" % child)
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self._conversation.send(b"r" + says.encode())
+            while True:
+                message, descriptors, _, _ = socket.recv_fds(self._conversation, 1, 1)
+                if not message:
+                    return
+                child = fork_sibling(self._libc)
+                if not child:
+                    self._conversation.close()
+                    self._libc.prctl(_PR_SET_NAME, b"worker")
+                    _run(work, descriptors[0])
+                os.close(descriptors[0])
+                self._conversation.send(b"%d" % child)
 
 
 def fork_sibling(libc: ctypes.PyDLL) -> int:
