@@ -104,7 +104,9 @@ def create_server(
     return server
 
 
-def _answer_without_body(application: Callable[..., Any], environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+def _answer_without_body(
+    application: Callable[..., Any], environ: dict[str, Any], start_response: Any
+) -> Iterable[bytes]:
     """Call the application; of an answer to HEAD keep the head alone.
 
     A proxy that uses the connection again would take the body, such as a file that was pushed, for its next client's answer. The
