@@ -309,11 +309,19 @@ def test_a_body_in_chunks_is_refused_once_it_is_too_large(port: int) -> None:
 
 
 def test_an_answer_to_head_has_no_body_that_could_be_the_next_answer(port: int) -> None:
-    said = answers(port, b"HEAD /one HTTP/1.1\r\nHost: a\r\n\r\nGET /two HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+    said = answers(
+        port, b"HEAD /one HTTP/1.1\r\nHost: a\r\n\r\nGET /two HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    )
     assert b"/one" not in said
     assert said.startswith(b"HTTP/1.1 200 OK\r\nContent-Length: 17\r\n")
     assert said.count(b"HTTP/1.1 200 OK\r\n") == 2
     assert said.endswith(b"\r\n\r\n/two 127.0.0.1 0\n")
+
+
+@pytest.mark.parametrize("begin", ["", "1;", "0\r\nX: "])
+def test_a_line_of_a_chunk_without_an_end_is_refused(port: int, begin: str) -> None:
+    head = f"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{begin}".encode()
+    assert answers(port, head + b"1" * 8_200).startswith(b"HTTP/1.1 400 ")
 
 
 def test_a_body_of_the_largest_size_is_taken(port: int) -> None:

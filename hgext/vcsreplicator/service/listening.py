@@ -20,7 +20,7 @@ from typing import Any
 import waitress.server
 from waitress.channel import HTTPChannel
 from waitress.parser import HTTPRequestParser, ParsingError
-from waitress.utilities import RequestEntityTooLarge
+from waitress.utilities import BadRequest, RequestEntityTooLarge
 
 from ..words.errors import BadConfig
 
@@ -36,6 +36,8 @@ _SILENCE = 60
 _STALLED = 120
 # Bytes of a line `Content-Length: …` with any length of a request.
 _LENGTH_LINE = 100
+# Bytes of the line before a chunk of a body, or of what follows the last chunk. waitress copies what it has of them at each read.
+_CHUNK_LINES = 8192
 _HOST = re.compile(r"([A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 # In time linear in the line. What waitress itself looks for takes the square of it, if the line has another form.
 _FIRST_LINE = re.compile(rb"[^\x00-\x20\x7f]+ [^\x00-\x20\x7f]+( HTTP/[0-9.]+)?")
@@ -135,6 +137,7 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
     """A parser that refuses, with 400, a request whose end or meaning is in doubt."""
 
     completed: bool
+    body_rcv: Any
     adj: Any
 
     def received(self, data: bytes) -> int:
@@ -146,6 +149,9 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
         taken: int = super().received(data)
         if self.chunked and not self.completed and self.adj.max_request_body_size == 1:
             self.error = RequestEntityTooLarge("no body is expected")
+            self.completed = True
+        if self.chunked and not self.completed and _count_waiting(self.body_rcv) > _CHUNK_LINES:
+            self.error = BadRequest("Line of a chunk is too long")
             self.completed = True
         if self.completed:
             self.expect_continue = False
@@ -178,6 +184,11 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
         if self.adj.find_largest and (self.chunked or self.content_length >= self.adj.max_request_body_size):
             self.adj = copy.copy(self.adj)  # what waitress compares the body with
             self.adj.max_request_body_size = self.adj.find_largest(self.command, self.path, self.query) + 1
+
+
+def _count_waiting(receiver: Any) -> int:
+    """Count the bytes of a body in chunks that belong to no chunk and wait for their end."""
+    return len(receiver.control_line) + len(receiver.trailer)
 
 
 class _Channel(HTTPChannel):  # type: ignore[misc]
