@@ -487,8 +487,22 @@ def test_a_silent_backup_holds_nothing_and_a_mirror_what_it_gates(installation: 
     installation.write(STATE, installation.chain.repository, replace(installation.state, noticed=1))
     installation.ack(3)
     assert [(level, text.partition(";")[0]) for level, text in installation.found(after=61.0)] == [
-        (2, "mirror beta is silent since it was added and holds back notices (0 wait)"),
+        (2, "mirror beta is silent since it was added and holds back the notices of new pushes"),
         (1, "mirror backup is silent since it was added"),
+    ]
+
+
+def test_a_silent_mirror_holds_back_only_what_it_does_not_serve(installation: Installation) -> None:
+    """It may serve what others lack: to deactivate it would release none of that."""
+    mirrors = tuple(Mirror(name=name, state=MirrorState.ACTIVE) for name in ("alpha", "beta", "gamma"))
+    installation.write(ROSTER, KEY, Roster(mirrors=mirrors))
+    installation.write(STATE, installation.chain.repository, replace(installation.state, released=1, noticed=1))
+    for name, applied in (("alpha", 3), ("beta", 3), ("gamma", 1)):
+        installation.write(ACKS, f"{name}/{installation.chain.repository}", installation.chain.ack(name, applied))
+    silent = [text.partition(";")[0] for _, text in installation.found(after=61.0) if "is silent" in text]
+    assert [text.partition(" UTC ")[2] or text for text in silent] == [
+        "and holds back the notices of new pushes",
+        "and holds back 2 notices",
     ]
 
 

@@ -58,7 +58,7 @@ def find_mirror_troubles(picture: Picture, now: float, warn: int, critical: int)
 def _find_silent(picture: Picture, name: str, now: float) -> Finding:
     """Describe a silent mirror and the notices that it holds back.
 
-    It holds back the notices of the repositories that it gates; no notice waits for a backup.
+    Those are of events that it lacks, in the repositories that it gates; no notice waits for a backup.
     """
     mirror = picture.roster.mirror(name)
     since = format_since(picture.seen(name), now) if picture.seen(name) else "since it was added"
@@ -70,10 +70,11 @@ def _find_silent(picture: Picture, name: str, now: float) -> Finding:
             mirror=name,
         )
     gated = [state for state in picture.waiting() if mirror.gates(state.repository, state.path)]
-    held = sum(state.seq - state.noticed for state in gated)
+    held = sum(state.seq - state.noticed for state in gated if picture.measure_lag(name, state).is_late)
+    what = counted(held, "notice") if held else "the notices of new pushes"
     start = f"systemctl start vcsreplicator-mirror@{name}"
     way_out = f"start it: {start}, or: vcsreplicator roster deactivate {name} --yes"
-    text = f"mirror {name} is silent {since} and holds back notices ({held} wait); {way_out}"
+    text = f"mirror {name} is silent {since} and holds back {what}; {way_out}"
     return Finding(level=Severity.CRITICAL, text=text, command=start, entry=QUIET, mirror=name)
 
 
