@@ -277,6 +277,23 @@ def test_a_service_with_a_long_trouble_keeps_its_name_whole(browser: webdriver.C
     assert lines == 1
 
 
+def test_long_names_break_no_word_of_a_state(browser: webdriver.Chrome) -> None:
+    mirrors = tuple(f"mirror{number}.datacentre-east.example.org" for number in range(2))
+    installation = Installation(mirrors)
+    chain = installation.push(f"public/{'a-team-with-a-very-long-name/' * 4}a-repository-with-one-too")
+    installation.write(ACKS, f"{mirrors[1]}/{chain.repository}", replace(chain.ack(mirrors[1], 1), detached="locked"))
+    script = "const text = new Range(); text.selectNodeContents(arguments[0]); return text.getClientRects().length"
+    with serving(installation) as address:
+        for page, expected in (("/", {"current", "has detached"}), ("/repositories", {"detached"})):
+            show(browser, address + page)
+            states = browser.find_elements(By.CSS_SELECTOR, "td[data-label=State]")
+            assert {each.text for each in states} == expected
+            # An element within has a rectangle of its own.
+            texts = [each.find_elements(By.TAG_NAME, "strong") or [each] for each in states]
+            assert [browser.execute_script(script, text) for [text] in texts] == [1] * len(states), page
+        browser.get("about:blank")
+
+
 def test_a_graph_of_a_phone_has_its_begin_left_and_its_end_right(browser: webdriver.Chrome, address: str) -> None:
     show(browser, f"{address}/graphs?span=day", width=WIDTHS["phone"])
     begin, _, end = (each.rect for each in browser.find_elements(By.CSS_SELECTOR, ".graph:first-of-type span")[:3])
