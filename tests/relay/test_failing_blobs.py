@@ -24,7 +24,6 @@ from hgext.vcsreplicator.words.wire import INLINE_LIMIT, Attachment, BundlePlace
 from testing.builders.log.memorylog import MemoryLog
 from testing.builders.master.outboxes import Folder, PlainPort, Transaction, following
 from testing.clock import HandClock
-from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
 
@@ -59,7 +58,7 @@ class Bench(PlainPort):
         self.stop = threading.Event()
         self.watch = watch = StateWatch(self.log, self.stop)
         watch.start()
-        eventually(watch._read_once.is_set)
+        watch.wait()
         self.losses = LossWatch(self.log, watch.state, self.clock)
         sender = EventSender(
             log=self.log, source="hg://master", make_bundle=self.make_bundle, store_blob=self.store.put

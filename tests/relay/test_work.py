@@ -4,6 +4,7 @@
 import contextlib
 import errno
 import fcntl
+import functools
 import grp
 import os
 import pwd
@@ -15,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 from unittest.mock import Mock
 
@@ -33,7 +35,7 @@ from hgext.vcsreplicator.relay.loss import KnownPlace, LossWatch
 from hgext.vcsreplicator.relay.partitions import FRESH
 from hgext.vcsreplicator.relay.reasons.rights import explain
 from hgext.vcsreplicator.relay.sending import BATCH, EventSender
-from hgext.vcsreplicator.relay.work import RECOVERY_RETRIES, Failure, Work
+from hgext.vcsreplicator.relay.work import RECOVERY_RETRIES, WAITING, Failure, Obstacle, Work, choose_delay
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import NoRoom, Refused, Unavailable
 from testing.builders.aggregator.states import state_of
@@ -76,6 +78,7 @@ class Master:
     clock: HandClock
     losses: LossWatch
     jobs: RepositoryJobs
+    watch: StateWatch
 
     def write(self, name: str, entries: Sequence[Entry]) -> Outbox:
         """Appends to the outbox of a repository."""
@@ -103,7 +106,7 @@ class Master:
 
     def until_done(self, box: Outbox) -> None:
         """Waits until everything is sent, and nothing runs any more that could ask the log."""
-        eventually(lambda: not box.has_unsent() and not self.work._tasks)
+        eventually(lambda: not box.has_unsent() and not value_of(WAITING))
 
     def sent(self) -> list[str]:
         """The identifiers of the events in the log."""
@@ -117,7 +120,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def master(tmp_path: Path, log: MemoryLog) -> Iterator[Master]:
+def unread(tmp_path: Path, log: MemoryLog) -> Iterator[Master]:
+    """A master whose relay has not read yet what the log knows of the repositories."""
     stop = threading.Event()
     log.create(topics())
     watch = StateWatch(log, stop)
@@ -126,11 +130,16 @@ def master(tmp_path: Path, log: MemoryLog) -> Iterator[Master]:
     losses = LossWatch(log, watch.state, clock)
     jobs = RepositoryJobs(sender, locked, watch, losses)
     work = Work(jobs.table(), workers=2, stop=stop, clock=clock)
-    watch.start()
-    yield Master(tmp_path, log, work, locked, clock, losses, jobs)
+    yield Master(tmp_path, log, work, locked, clock, losses, jobs, watch)
     stop.set()
     work.drain(60.0)
     watch.close()
+
+
+@pytest.fixture
+def master(unread: Master) -> Master:
+    unread.watch.start()
+    return unread
 
 
 @pytest.mark.parametrize("pushed_since", [0, 1, 2])
@@ -569,7 +578,7 @@ def test_since_when_no_attempt_succeeds_is_known_of_refused_jobs_too(master: Mas
     master.locked.trouble = Refused("no mirror can have this name")
     for later in (0, 60):
         master.work.add(folder, Job.ANNOUNCE)
-        eventually(lambda: reason_of(master, folder) and not master.work._tasks)
+        eventually(lambda: reason_of(master, folder) and not value_of(WAITING))
         known = Failure(Job.ANNOUNCE, "no mirror can have this name", began, is_permanent=True)
         assert master.work.failed.get(folder) == known, later
         master.clock.advance(60)
@@ -584,12 +593,34 @@ def test_since_when_no_attempt_succeeds_is_known_of_refused_jobs_too(master: Mas
 class Jobs:
     """Jobs of repositories below a folder; each waits until it `may_end`, and fails while there is `trouble`."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, workers: int = 2) -> None:
         self.root, self.begun = root, Counter[str]()
         self.may_end, self.trouble = threading.Event(), False
         self.stop, self.clock = threading.Event(), HandClock()
         self._table: dict[Job, Callable[[str], object]] = {Job.SEND: self.send}
-        self.work = Work(self._table, workers=2, stop=self.stop, clock=self.clock)  # type: ignore[arg-type]
+        table = {job: functools.partial(self._run, job) for job in Job}
+        self.ran, self._passed = list[tuple[str, Job]](), threading.Event()
+        self.work = Work(table, workers=workers, stop=self.stop, clock=self.clock)
+
+    def _run(self, job: Job, folder: str) -> None:
+        if folder == str(self.root):
+            self._passed.set()
+            return
+        self.ran.append((os.path.basename(folder), job))
+        self._table[job](folder)
+
+    def attempt(self, name: str, *wanted: Job) -> list[Job]:
+        """Have these jobs of a repository attempted, and what is put off there; return those that ran, in order."""
+        self.ran.clear()
+        self.work.add(str(self.root / name), *wanted, now=True)
+        self.wait()
+        return [job for ran, job in self.ran if ran == name]
+
+    def wait(self) -> None:
+        """Wait until the one worker has ended what was begun before."""
+        self._passed.clear()
+        self.work.add(str(self.root), Job.SEND)
+        assert self._passed.wait(60)
 
     def do(self, table: Mapping[Job, Callable[[str], object]]) -> None:
         """What each job does from now on."""
@@ -624,6 +655,17 @@ def jobs(tmp_path: Path) -> Iterator[Jobs]:
     made.work.drain(60.0)
 
 
+@pytest.fixture
+def one_worker(tmp_path: Path) -> Iterator[Jobs]:
+    """Jobs that run one after another; the folders of "a" and "b" are those of repositories."""
+    for name in "ab":
+        (tmp_path / name / ".hg").mkdir(parents=True)
+    made = Jobs(tmp_path, workers=1)
+    yield made
+    made.stop.set()
+    made.work.drain(60.0)
+
+
 def test_a_repository_asked_for_while_its_job_runs_is_done_once_more(jobs: Jobs) -> None:
     jobs.poke("a")
     eventually(lambda: jobs.begun["a"])
@@ -638,13 +680,7 @@ def test_what_failed_waits_for_its_time_unless_it_is_wanted_now(jobs: Jobs) -> N
     jobs.trouble = True
     jobs.may_end.set()
     jobs.poke("a")
-    eventually(
-        lambda: (
-            (failure := jobs.work.failed.get(str(jobs.root / "a")))
-            and failure.reason == "away"
-            and not jobs.work._tasks[str(jobs.root / "a")].running
-        )
-    )
+    eventually(lambda: (failure := jobs.work.failed.get(str(jobs.root / "a"))) and failure.reason == "away")
     jobs.poke("a")
     jobs.pass_b()
     assert jobs.begun["a"] == 1
@@ -652,12 +688,16 @@ def test_what_failed_waits_for_its_time_unless_it_is_wanted_now(jobs: Jobs) -> N
     eventually(lambda: jobs.begun["a"] == 2)
 
 
-def test_a_success_ends_the_count_of_failures_although_more_is_to_be_done(jobs: Jobs) -> None:
-    jobs.stop.set()  # so that nothing more begins
-    task = relay_work._RepositoryTask(jobs={Job.SEND}, failures=RECOVERY_RETRIES, not_before=1.0)
-    jobs.do({Job.SEND: lambda folder: task.jobs.add(Job.RECOVER)})
-    jobs.work._run_task(str(jobs.root / "a"), task)
-    assert task == relay_work._RepositoryTask(jobs={Job.RECOVER})
+def test_a_success_ends_the_count_of_failures_although_more_is_to_be_done(one_worker: Jobs) -> None:
+    jobs, busy = one_worker, Mock(side_effect=RepositoryBusy("locked by 77"))
+    jobs.do({Job.SEND: Mock(side_effect=Unavailable("away"))})
+    for _ in range(RECOVERY_RETRIES):
+        jobs.attempt("a", Job.SEND)
+    jobs.do({Job.SEND: lambda folder: jobs.work.add(folder, Job.RECOVER), Job.RECOVER: busy})
+    jobs.attempt("a")
+    jobs.wait()
+    assert jobs.ran == [("a", Job.SEND), ("a", Job.RECOVER)]
+    assert jobs.attempt("a") == [Job.RECOVER], "it is not left to the next round"
 
 
 def test_what_the_log_takes_again_is_tried_at_once_in_the_others(jobs: Jobs) -> None:
@@ -673,7 +713,7 @@ def test_what_the_log_takes_again_is_tried_at_once_in_the_others(jobs: Jobs) -> 
     jobs.do({Job.SEND: send})
     for name in "abc":
         jobs.poke(name)
-    eventually(lambda: len(jobs.work.failed) == 3 and not any(task.running for task in jobs.work._tasks.values()))
+    eventually(lambda: len(jobs.work.failed) == 3)
     away = False
     jobs.poke("a", now=True)
     eventually(lambda: jobs.begun == {"a": 2, "b": 2, "c": 2}, "all were tried once more")
@@ -690,54 +730,81 @@ def test_what_the_log_takes_again_is_tried_at_once_in_the_others(jobs: Jobs) -> 
     ids=["not rolled back", "more to send", "away again", "gone"],
 )
 def test_only_an_answer_of_the_log_starts_the_others(
-    jobs: Jobs, outcomes: Mapping[Job, Exception], *, starts: bool
+    one_worker: Jobs, outcomes: Mapping[Job, Exception], *, starts: bool
 ) -> None:
-    jobs.stop.set()  # no retry beside this test's own
-    tasks = {name: relay_work._RepositoryTask(jobs={Job.SEND}) for name in "ab"}
+    jobs = one_worker
     jobs.do({Job.SEND: Mock(side_effect=Unavailable("away"))})
-    for name, task in tasks.items():
-        (jobs.root / name / ".hg").mkdir(parents=True)
-        jobs.work._tasks[str(jobs.root / name)] = task
-        jobs.work._run_task(str(jobs.root / name), task)
+    for name in "ab":
+        jobs.attempt(name, Job.SEND)
     if isinstance(outcomes.get(Job.SEND), FileNotFoundError):
         (jobs.root / "a" / ".hg").rmdir()
     jobs.do({job: Mock(side_effect=outcomes.get(job)) for job in Job})
-    tasks["a"].jobs = {Job.RECOVER, Job.SEND, Job.CHECK}
-    jobs.work._run_task(str(jobs.root / "a"), tasks["a"])
-    assert (tasks["b"].not_before == 0) is starts
+    jobs.attempt("a", Job.RECOVER, Job.SEND, Job.CHECK)
+    jobs.wait()
+    assert (("b", Job.SEND) in jobs.ran) is starts
 
 
-def test_a_failed_attempt_costs_the_same_for_any_number_that_waits(jobs: Jobs) -> None:
-    class Unread(dict[str, relay_work._RepositoryTask]):
-        def values(self) -> NoReturn:  # type: ignore[override]
-            raise AssertionError("each was looked at")
+def test_a_failed_attempt_costs_the_same_for_any_number_that_waits(one_worker: Jobs) -> None:
+    jobs, steps = one_worker, Counter[str]()
 
-        items = values
+    def count(frame: FrameType, event: str, _: object) -> Any:
+        steps[event] += frame.f_code.co_filename == relay_work.__file__
+        return count
 
-    jobs.stop.set()  # no retry beside this test's own
-    jobs.do({Job.SEND: Mock(side_effect=Unavailable("away"))})
-    jobs.work._tasks = Unread()
-    for name in "abc":
+    def attempt(name: str) -> int:
+        """The lines that the worker runs."""
+        steps.clear()
+        assert jobs.attempt(name, Job.SEND) == [Job.SEND]
+        return steps["line"]
+
+    others = [f"b/{number}" for number in range(50)]
+    for name in others:
         (jobs.root / name / ".hg").mkdir(parents=True)
-        task = jobs.work._tasks[str(jobs.root / name)] = relay_work._RepositoryTask(jobs={Job.SEND})
-        for _ in range(2):
-            jobs.work._run_task(str(jobs.root / name), task)
-    jobs.work._tasks = dict(jobs.work._tasks)
-    assert jobs.work._obstructed[relay_work.Obstacle.AWAY] == 3
+    jobs.do({Job.SEND: Mock(side_effect=Unavailable("away"))})
+    threading.settrace(count)  # the worker's thread begins with its first job
+    try:
+        alone = [attempt("a") for _ in range(5)][-1]
+    finally:
+        threading.settrace(None)  # type: ignore[arg-type]
+    for name in others:
+        jobs.work.add(str(jobs.root / name), Job.SEND)
+    jobs.wait()
+    assert 0 < attempt("a") < alone + len(others)
+
+
+def test_the_fewer_wait_for_the_log_the_more_often_each_is_tried(one_worker: Jobs) -> None:
+    jobs = one_worker
+
+    def is_tried_soon(*names: str) -> bool:
+        """Whether "a" is, after these failed six times."""
+        jobs.do({Job.SEND: Mock(side_effect=Unavailable("away"))})
+        for _ in range(6):
+            for name in names:
+                jobs.work.add(str(jobs.root / name), Job.SEND, now=True)
+            jobs.wait()
+        jobs.ran.clear()
+        jobs.clock.advance(0.5)
+        jobs.work.add(str(jobs.root / "a"))
+        jobs.wait()
+        return ("a", Job.SEND) in jobs.ran
+
+    many = ["a", *(f"b/{number}" for number in range(40))]
+    for name in many:
+        (jobs.root / name / ".hg").mkdir(parents=True, exist_ok=True)
+    assert not is_tried_soon(*many)
     jobs.do({Job.SEND: Mock()})
-    jobs.work._run_task(str(jobs.root / "a"), jobs.work._tasks[str(jobs.root / "a")])
-    assert jobs.work._obstructed[relay_work.Obstacle.AWAY] == 0
+    jobs.attempt("a")
+    eventually(lambda: not value_of(WAITING))
+    assert is_tried_soon("a")
 
 
-def test_repositories_that_wait_for_the_log_are_not_tried_all_at_once(jobs: Jobs) -> None:
-    jobs.work._obstructed[relay_work.Obstacle.AWAY] = 1000
-    task = relay_work._RepositoryTask(obstacle=relay_work.Obstacle.AWAY, failures=100)
-    delays = {jobs.work._choose_delay(task) for _ in range(20)}
+def test_repositories_that_wait_for_the_log_are_not_tried_all_at_once() -> None:
+    delays = {choose_delay(Obstacle.AWAY, 100, 1000) for _ in range(20)}
     assert len(delays) > 10
     assert all(0.8 <= delay <= 1.2 for delay in delays)
 
 
-def test_what_no_memory_holds_is_named_and_tried_ever_less_often(jobs: Jobs) -> None:
+def test_what_no_memory_holds_is_named_and_tried_ever_less_often(one_worker: Jobs) -> None:
     class Text:
         pass
 
@@ -752,16 +819,17 @@ def test_what_no_memory_holds_is_named_and_tried_ever_less_often(jobs: Jobs) -> 
         except Exception as error:
             raise error_of_mercurial.StorageError(b"revlog decompress error") from error
 
-    jobs.stop.set()  # no retry beside this test's own
-    jobs.work._table = {Job.SEND: unpack}
-    folder = str(jobs.root / "a")
-    (jobs.root / "a" / ".hg").mkdir(parents=True)
-    jobs.work._tasks[folder] = task = relay_work._RepositoryTask(jobs={Job.SEND})
+    jobs, folder = one_worker, str(one_worker.root / "a")
+    jobs.do({Job.SEND: unpack})
     for _ in range(20):
-        jobs.work._run_task(folder, task)
+        assert jobs.attempt("a", Job.SEND) == [Job.SEND]
         assert not held, "what the job had in memory stays there"
     assert jobs.work.failed[folder].reason == relay_work.NEEDS_MEMORY
-    assert task.not_before - jobs.clock.monotonic() > 60
+    jobs.ran.clear()
+    jobs.clock.advance(60)
+    jobs.work.add(folder)
+    jobs.wait()
+    assert not jobs.ran
 
 
 def test_a_repository_goes_on_after_another_ones_job_held_all_memory(
@@ -776,46 +844,42 @@ def test_a_repository_goes_on_after_another_ones_job_held_all_memory(
         raise RuntimeError("can't start new thread")
 
     jobs.trouble = True
-    jobs.may_end.set()
     with monkeypatch.context() as without:
         without.setattr(relay_work, "explain", fail)
         jobs.poke("a")
-        eventually(lambda: not jobs.work._tasks[str(jobs.root / "a")].running)
-        without.setattr(jobs.work._pool, "_adjust_thread_count", start)
-        jobs.poke("a", now=True)
+        eventually(lambda: jobs.begun["a"])
+        without.setattr(threading.Thread, "start", start)
+        jobs.poke("b")
+        jobs.may_end.set()
+        eventually(lambda: jobs.begun["b"])
     jobs.trouble = False
-    eventually(lambda: not jobs.work._tasks)
+    jobs.poke("a", now=True)
+    eventually(lambda: not value_of(WAITING))
 
 
 def test_no_job_begins_after_the_wish_to_stop(jobs: Jobs) -> None:
     jobs.stop.set()
     jobs.poke("b")
-    jobs.work._pool.shutdown(wait=True)
+    jobs.work.drain(60.0)
     assert not jobs.begun
 
 
 def run_all(jobs: Jobs, *failing: Job) -> tuple[list[Job], set[Job]]:
     """Which jobs of a repository ran, in order, and which are retried."""
-    ran: list[Job] = []
-
-    def run(job: Job) -> None:
-        ran.append(job)
-        if job in failing:
-            raise Unavailable("away")
-
-    jobs.do({job: lambda folder, job=job: run(job) for job in Job})
-    attempt = jobs.work._run_jobs(str(jobs.root / "a"), relay_work._RepositoryTask(), set(Job))
-    return ran, attempt.retried
+    jobs.do({job: Mock(side_effect=Unavailable("away") if job in failing else None) for job in Job})
+    ran = jobs.attempt("a", *Job)
+    jobs.do({job: Mock() for job in Job})
+    return ran, set(jobs.attempt("a"))
 
 
-def test_jobs_run_in_their_order_and_none_behind_one_that_failed(jobs: Jobs) -> None:
-    (jobs.root / "a" / ".hg").mkdir(parents=True)
+def test_jobs_run_in_their_order_and_none_behind_one_that_failed(one_worker: Jobs) -> None:
+    jobs = one_worker
     assert run_all(jobs) == (list(Job), set())
     assert run_all(jobs, Job.ANNOUNCE) == ([Job.RECOVER, Job.ANNOUNCE], set(Job))
 
 
-def test_behind_a_stuck_transaction_events_are_sent_and_none_written(jobs: Jobs) -> None:
-    (jobs.root / "a" / ".hg").mkdir(parents=True)
+def test_behind_a_stuck_transaction_events_are_sent_and_none_written(one_worker: Jobs) -> None:
+    jobs = one_worker
     assert run_all(jobs, Job.RECOVER) == ([Job.RECOVER, Job.SEND, Job.CHECK], {Job.RECOVER, Job.ANNOUNCE})
     assert run_all(jobs, Job.RECOVER, Job.SEND) == ([Job.RECOVER, Job.SEND], set(Job))
 
@@ -825,73 +889,71 @@ def test_behind_a_stuck_transaction_events_are_sent_and_none_written(jobs: Jobs)
     [("a/.hg/store/outbox.sent", ["Permission denied"]), ("ab/.hg/store/outbox.sent", []), ("blobs", []), (None, [])],
 )
 def test_only_a_file_of_the_repository_shows_that_rights_are_missing(
-    jobs: Jobs, file: str | None, reasons: list[str]
+    one_worker: Jobs, file: str | None, reasons: list[str]
 ) -> None:
-    (jobs.root / "a" / ".hg").mkdir(parents=True)
+    jobs = one_worker
     heard: list[str] = []
     jobs.work.on_failed = lambda folder, reason, is_full: heard.append(reason) if not is_full else None
     path = os.fsencode(jobs.root / file) if file else None
     denied = PermissionError(errno.EACCES, "Permission denied", path)
     jobs.do({job: Mock(side_effect=denied) for job in (Job.RECOVER, Job.SEND)})
     for job in (Job.RECOVER, Job.SEND):  # an abandoned transaction keeps no committed event from being sent
-        jobs.work._run_jobs(str(jobs.root / "a"), relay_work._RepositoryTask(), {job})
+        jobs.attempt("a", job)
     assert heard == reasons
+    assert jobs.attempt("a") == [Job.RECOVER, Job.SEND]
 
 
-def test_a_pusher_reads_which_disk_is_full_at_once(jobs: Jobs) -> None:
-    (jobs.root / "a" / ".hg").mkdir(parents=True)
+def test_a_pusher_reads_which_disk_is_full_at_once(one_worker: Jobs) -> None:
+    jobs = one_worker
     heard: list[tuple[str, bool]] = []
     jobs.work.on_failed = lambda folder, reason, is_full: heard.append((reason, is_full))
     jobs.do({Job.SEND: Mock(side_effect=NoRoom("blobs: /blobs: no space left on its disk"))})
-    outcomes = jobs.work._run_jobs(str(jobs.root / "a"), relay_work._RepositoryTask(), {Job.SEND})
+    jobs.attempt("a", Job.SEND)
     assert heard == [("blobs: /blobs: no space left on its disk", True)]
-    assert outcomes.retried == {Job.SEND}
+    assert jobs.attempt("a") == [Job.SEND]
 
 
-def test_a_failure_is_told_although_an_earlier_job_was_busy(jobs: Jobs) -> None:
-    (jobs.root / "a" / ".hg").mkdir(parents=True)
+def test_a_failure_is_told_although_an_earlier_job_was_busy(one_worker: Jobs) -> None:
+    jobs, folder = one_worker, str(one_worker.root / "a")
 
     def fail(folder: str) -> None:
         raise Unavailable("no room")
 
     jobs.do({Job.RECOVER: Mock(side_effect=RepositoryBusy("locked by 77")), Job.ANNOUNCE: fail})
     with capture_logs() as lines:
-        attempt = jobs.work._run_jobs(str(jobs.root / "a"), relay_work._RepositoryTask(), {Job.RECOVER, Job.ANNOUNCE})
-    assert attempt.retried == {Job.RECOVER, Job.ANNOUNCE}
-    assert attempt.failure == Failure(Job.ANNOUNCE, "no room", jobs.clock.now())
-    assert attempt.unrecovered == Failure(Job.RECOVER, "locked by 77", jobs.clock.now(), is_busy=True)
+        jobs.attempt("a", Job.RECOVER, Job.ANNOUNCE)
+    assert jobs.work.failed[folder] == Failure(Job.ANNOUNCE, "no room", jobs.clock.now())
+    assert jobs.work.unrecovered[folder] == Failure(Job.RECOVER, "locked by 77", jobs.clock.now(), is_busy=True)
+    assert jobs.attempt("a") == [Job.RECOVER, Job.ANNOUNCE]
     assert [line["reason"] for line in lines if line["event"] == "will try again"] == ["no room"]
 
 
-def test_a_transaction_without_rollback_is_known_since_its_first_failure(
-    jobs: Jobs,
-) -> None:
-    (jobs.root / "a" / ".hg").mkdir(parents=True)
-    jobs.stop.set()  # no retry beside this test's own
-    folder, task = str(jobs.root / "a"), relay_work._RepositoryTask()
+def test_a_transaction_without_rollback_is_known_since_its_first_failure(one_worker: Jobs) -> None:
+    jobs, folder = one_worker, str(one_worker.root / "a")
     stuck = Failure(Job.RECOVER, "broken", jobs.clock.now())
     for send in (Mock(), Mock(side_effect=Unavailable("away")), Mock()):
         jobs.do({Job.RECOVER: Mock(side_effect=OSError("broken")), Job.SEND: send})
-        task.jobs |= {Job.RECOVER, Job.SEND}
-        jobs.work._run_task(folder, task)
+        jobs.attempt("a", Job.RECOVER, Job.SEND)
         send.assert_called_once()
         assert jobs.work.unrecovered.get(folder) == stuck
         away = jobs.work.failed.get(folder)
         assert (away and away.reason) == (send.side_effect and "away")
-        jobs.clock.advance(600)
+        jobs.clock.set_back(-600)
 
 
-def test_a_transaction_that_is_left_alone_for_now_is_known_to_be_stuck(jobs: Jobs) -> None:
+def test_a_transaction_that_is_left_alone_for_now_is_known_to_be_stuck(one_worker: Jobs) -> None:
     """Its lock may be that of a killed process whose parent has not noticed."""
+    jobs, folder = one_worker, str(one_worker.root / "a")
     jobs.do({Job.RECOVER: Mock(side_effect=RepositoryBusy("locked by 77"))})
-    folder = str(jobs.root / "a")
     stuck = Failure(Job.RECOVER, "locked by 77", jobs.clock.now(), is_busy=True)
     for _ in range(2):
-        task = relay_work._RepositoryTask(jobs={Job.RECOVER}, failures=RECOVERY_RETRIES)
-        jobs.work._run_task(folder, task)
+        jobs.work.add(folder, Job.RECOVER)
+        for _ in range(RECOVERY_RETRIES + 1):
+            assert jobs.attempt("a") == [Job.RECOVER]
+            assert jobs.work.unrecovered.get(folder) == stuck
+            jobs.clock.set_back(-600)
+        assert not jobs.attempt("a"), "it is left to the next round"
         assert jobs.work.unrecovered.get(folder) == stuck
-        assert not task.jobs
-        jobs.clock.advance(600)
 
 
 def test_failures_of_repositories_that_are_gone_are_forgotten(jobs: Jobs) -> None:
@@ -901,34 +963,31 @@ def test_failures_of_repositories_that_are_gone_are_forgotten(jobs: Jobs) -> Non
     assert list(jobs.work.failed) == list(jobs.work.unrecovered) == ["b"]
 
 
-def test_a_repository_that_the_relay_may_not_look_into_is_not_gone(jobs: Jobs, system: System) -> None:
+def test_a_repository_that_the_relay_may_not_look_into_is_not_gone(one_worker: Jobs, system: System) -> None:
     """It is retried, and a pusher who waits reads why."""
-    folder = str(jobs.root / "a")
+    jobs, folder = one_worker, str(one_worker.root / "a")
     denied = PermissionError(errno.EACCES, "Permission denied", f"{folder}/.hg/store/outbox.lock")
     system.refuse(errno.EACCES, "os.stat", at=f"{folder}/*")
-    jobs.stop.set()  # no retry beside this test's own
     jobs.do({Job.SEND: Mock(side_effect=denied)})
     jobs.work.on_failed = Mock()
-    jobs.work._tasks[folder] = task = relay_work._RepositoryTask(jobs={Job.SEND})
-    jobs.work._run_task(folder, task)
-    assert task.jobs == {Job.SEND}
+    jobs.attempt("a", Job.SEND)
     jobs.work.on_failed.assert_called_once_with(folder, "Permission denied", False)
+    assert jobs.attempt("a") == [Job.SEND]
 
 
-def test_a_repository_that_the_disk_does_not_show_now_is_not_gone(jobs: Jobs) -> None:
-    folder = jobs.root / "a"
-    folder.mkdir(exist_ok=True)
+def test_a_repository_that_the_disk_does_not_show_now_is_not_gone(one_worker: Jobs) -> None:
+    jobs, folder = one_worker, one_worker.root / "a"
+    (folder / ".hg").rmdir()
     (folder / ".hg").symlink_to(".hg")  # who looks gets ELOOP
-    jobs.stop.set()  # no retry beside this test's own
     jobs.do({Job.SEND: lambda folder: os.listdir(os.path.join(folder, ".hg", "store")) and None})
-    jobs.work._tasks[str(folder)] = task = relay_work._RepositoryTask(jobs={Job.SEND})
-    jobs.work._run_task(str(folder), task)
-    assert task.jobs == {Job.SEND}
+    jobs.attempt("a", Job.SEND)
     assert jobs.work.failed.get(str(folder)) is not None
+    assert jobs.attempt("a") == [Job.SEND]
 
 
-def test_what_failed_in_a_repository_that_is_gone_is_not_tried_again(jobs: Jobs) -> None:
-    assert run_all(jobs, Job.RECOVER) == ([Job.RECOVER], set())
+def test_what_failed_in_a_repository_that_is_gone_is_not_tried_again(one_worker: Jobs) -> None:
+    (one_worker.root / "a" / ".hg").rmdir()
+    assert run_all(one_worker, Job.RECOVER) == ([Job.RECOVER], set())
 
 
 def names(lines: Sequence[Mapping[str, Any]], event: str) -> tuple[object, ...]:
@@ -1080,17 +1139,15 @@ def test_two_lines_tell_of_a_leaderless_partition_for_any_number(master: Master)
     assert back["seconds"] >= lasted
 
 
-def test_no_line_per_repository_says_that_states_are_not_read_yet(
-    master: Master, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(master.jobs._watch, "_read_once", threading.Event())
+def test_no_line_per_repository_says_that_states_are_not_read_yet(unread: Master) -> None:
+    master = unread
     boxes = [master.write(name, following(before_first_event(name, 1), 1)) for name in "abc"]
     with capture_logs() as lines:
         for name in "abc":
             master.poke(name)
         eventually(lambda: all(master.work.failed.get(master.folder(name)) for name in "abc"))
         assert not [line for line in lines if line["log_level"] != "debug"]
-        master.jobs._watch._read_once.set()
+        master.watch.start()
         master.until(lambda: not any(box.has_unsent() for box in boxes))
 
 
@@ -1183,8 +1240,6 @@ def test_repositories_of_a_failing_partition_share_the_failure(
     try:
         eventually(lambda: not there.has_unsent())
         assert all(box.has_unsent() for box in waiting.values())
-        # Mostly the first; or one whose retry was due, which then asks for all.
-        eventually(lambda: sum(task.running for task in master.work._tasks.values()) == 1)
     finally:
         may_answer.set()
     eventually(lambda: not any(box.has_unsent() for box in waiting.values()), "all are sent, though no time passes")

@@ -131,7 +131,7 @@ class Work:
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="relay")
         self._tasks: dict[str, _RepositoryTask] = {}
         # How many tasks wait for the end of each obstacle.
-        self._obstructed = Counter[Obstacle]()
+        self._obstructed = Counter[Obstacle | None]()
         self._lines = GroupedLines(clock)
         self.failed: dict[str, Failure] = {}
         self.unrecovered: dict[str, Failure] = {}
@@ -201,7 +201,8 @@ class Work:
             self._set_obstacle(task, outcomes.obstacle)
             if outcomes.retried:
                 task.failures += 1
-                task.not_before = self._clock.monotonic() + self._choose_delay(task)
+                delay = choose_delay(task.obstacle, task.failures, self._obstructed[task.obstacle])
+                task.not_before = self._clock.monotonic() + delay
             else:
                 task.failures, task.not_before = 0, 0.0
             if before is not None and outcomes.has_answered and outcomes.obstacle is not before:
@@ -217,23 +218,10 @@ class Work:
             WAITING.set(len(self._tasks))
             self._changed.notify_all()
 
-    def _choose_delay(self, task: _RepositoryTask) -> float:
-        """Return the seconds to a task's next attempt; the caller holds the condition."""
-        if task.obstacle in (Obstacle.DENIED, Obstacle.MEMORY):
-            fair = min(self._obstructed[task.obstacle] / OFTEN, LONGEST)
-            return max(DENIED.delay(task.failures, random.random()), fair * (0.8 + 0.4 * random.random()))
-        longest = RECONNECT.delay(task.failures, random.random())
-        if task.obstacle is None:
-            return longest
-        often = FAILOVER.delay(task.failures, random.random()) * max(1.0, self._obstructed[Obstacle.AWAY] / OFTEN)
-        return min(often, longest)
-
     def _set_obstacle(self, task: _RepositoryTask, obstacle: Obstacle | None) -> None:
         """Note what a task waits for; the caller holds the condition."""
-        if task.obstacle is not None:
-            self._obstructed[task.obstacle] -= 1
-        if obstacle is not None:
-            self._obstructed[obstacle] += 1
+        self._obstructed[task.obstacle] -= 1
+        self._obstructed[obstacle] += 1
         task.obstacle = obstacle
 
     def _start_obstructed(self, obstacle: Obstacle) -> None:
@@ -335,6 +323,17 @@ class Work:
                     self._start_task(folder, task)
                 if not self._tasks:
                     self._has_tasks.clear()
+
+
+def choose_delay(obstacle: Obstacle | None, failures: int, waiting: int) -> float:
+    """Return the seconds to a repository's next attempt, where so many wait for the end of its obstacle."""
+    if obstacle in (Obstacle.DENIED, Obstacle.MEMORY):
+        fair = min(waiting / OFTEN, LONGEST)
+        return max(DENIED.delay(failures, random.random()), fair * (0.8 + 0.4 * random.random()))
+    longest = RECONNECT.delay(failures, random.random())
+    if obstacle is None:
+        return longest
+    return min(FAILOVER.delay(failures, random.random()) * max(1.0, waiting / OFTEN), longest)
 
 
 def _replace_failure(failures: dict[str, Failure], folder: str, failure: Failure | None) -> None:

@@ -11,15 +11,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from hgext.vcsreplicator.log.ownership import name_own_user, name_user
-from hgext.vcsreplicator.relay import work as relay_work
 from hgext.vcsreplicator.relay.jobs import Job
 from hgext.vcsreplicator.relay.lacking import WAITS
 from hgext.vcsreplicator.relay.reasons.grouping import PERIOD, group_troubles
 from hgext.vcsreplicator.relay.reasons.rights import explain
-from hgext.vcsreplicator.relay.work import Work
+from hgext.vcsreplicator.relay.work import WAITING, Obstacle, Work, choose_delay
 from hgext.vcsreplicator.status.findings import REFUSES
 from hgext.vcsreplicator.words.records import ServiceTrouble
 from testing.clock import HandClock
+from testing.metrics import value_of
 from testing.waiting import eventually
 
 
@@ -72,11 +72,15 @@ class ClosedRepositories:
 
     def __init__(self, root: Path, count: int) -> None:
         self.folders = [str(root / f"{number:03}") for number in range(count)]
-        self.closed, self.tries = True, Counter[str]()
+        self.closed, self.tries, self.failures = True, Counter[str](), 0
         self.stop, self.clock = threading.Event(), HandClock()
         self.work = Work({Job.SEND: self.send}, workers=2, stop=self.stop, clock=self.clock)
+        self.work.on_trouble = self.note_failure
         for folder in self.folders:
             os.makedirs(f"{folder}/.hg")
+
+    def note_failure(self) -> None:
+        self.failures += 1
 
     def send(self, folder: str) -> None:
         self.tries[folder] += 1
@@ -85,13 +89,10 @@ class ClosedRepositories:
 
     def try_all(self) -> None:
         """Have each tried once more, and wait for it."""
-        before = sum(self.tries.values())
+        before = self.failures
         for folder in self.folders:
             self.work.add(folder, Job.SEND, now=True)
-        eventually(lambda: sum(self.tries.values()) >= before + len(self.folders) and not self.is_running())
-
-    def is_running(self) -> bool:
-        return any(task.running for task in list(self.work._tasks.values()))
+        eventually(lambda: self.failures >= before + len(self.folders))
 
     def close(self) -> None:
         self.stop.set()
@@ -117,18 +118,13 @@ def test_closed_repositories_are_tried_seldom_and_after_a_success(tmp_path: Path
     closed.try_all()
     closed.closed = False
     closed.work.add(closed.folders[7], Job.SEND, now=True)
-    eventually(lambda: not closed.work._tasks)
+    eventually(lambda: not value_of(WAITING))
     assert set(closed.tries.values()) == {2}
     closed.close()
 
 
-def test_the_more_repositories_are_closed_the_less_often_each_is_tried(tmp_path: Path) -> None:
-    closed = ClosedRepositories(tmp_path, 0)
-    closed.stop.set()
-    task = relay_work._RepositoryTask(obstacle=relay_work.Obstacle.DENIED, failures=1)
-    assert closed.work._choose_delay(task) < 0.2
+def test_the_more_repositories_are_closed_the_less_often_each_is_tried() -> None:
+    assert choose_delay(Obstacle.DENIED, 1, 1) < 0.4
     for count, least in ((200, 40.0), (100_000, 480.0)):
-        closed.work._obstructed[relay_work.Obstacle.DENIED] = count
-        assert all(least <= closed.work._choose_delay(task) <= 720.0 for _ in range(20))
-    closed.work._obstructed[relay_work.Obstacle.DENIED], task.failures = 1, 100
-    assert 96.0 <= closed.work._choose_delay(task) <= 144.0
+        assert all(least <= choose_delay(Obstacle.DENIED, 1, count) <= 720.0 for _ in range(20))
+    assert 96.0 <= choose_delay(Obstacle.DENIED, 100, 1) <= 144.0
