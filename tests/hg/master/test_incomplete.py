@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from hgext.vcsreplicator.log import Log
+from testing.builders.master.changegroups import NULL, Revision, changeset, manifest, push
 from testing.builders.master.pushing import Master, events, new_master, running_relay
 
 pytestmark = pytest.mark.processes
@@ -34,4 +35,49 @@ def test_a_push_that_lacks_what_it_names_is_refused(master: Master, log: Log, le
         assert "run 'hg verify' in the repository that you push from" in said
     assert "abort: " in said
     master.push("one")
+    assert [event.type for event in events(log)["one"]] == ["created", "changed"]
+
+
+ONE = Revision(text=b"one")
+TWO = Revision(text=b"two", parent=ONE.node)
+ENTRY = (b"file", ONE.node, b"")
+UNUSED = manifest((b"other", ONE.node, b""))
+LATER = manifest(ENTRY, parent=UNUSED.node)
+CRAFTED = {
+    "a file without a version": (manifest(ENTRY), (b"file", b"no"), [], [ONE], "no: no version"),
+    "a file without a node": (manifest(ENTRY, (b"no", NULL, b"")), (b"file",), [], [ONE], f"no@{NULL.hex()}: no node"),
+    "a file's parent in no changeset": (
+        manifest((b"file", TWO.node, b"")),
+        (b"file",),
+        [],
+        [ONE, TWO],
+        f"file@{ONE.node.hex()}: in no",
+    ),
+    "a manifest's parent in no changeset": (
+        LATER,
+        (b"file",),
+        [UNUSED],
+        [ONE],
+        f"00manifest@{UNUSED.node.hex()}: in no",
+    ),
+    "a folder": (manifest(ENTRY, (b"no", ONE.node, b"t")), (b"file",), [], [ONE], "would use tree manifests"),
+}
+
+
+@pytest.mark.parametrize("what", CRAFTED)
+def test_a_push_of_which_mirrors_could_not_get_all_is_refused(master: Master, log: Log, what: str) -> None:
+    named, changed, before, versions, reason = CRAFTED[what]
+    master.create("one")
+    with master.serve("one") as address:
+        said = push(address, changeset(named, *changed), [*before, named], {b"file": versions})
+        assert reason in said
+    master.commit("one", "a")
+    master.push("one")
+    assert [event.type for event in events(log)["one"]] == ["created", "changed"]
+
+
+def test_a_crafted_push_of_which_mirrors_get_all_is_accepted(master: Master, log: Log) -> None:
+    master.create("one")
+    with master.serve("one") as address:
+        push(address, changeset(manifest(ENTRY), b"file"), [manifest(ENTRY)], {b"file": [ONE]})
     assert [event.type for event in events(log)["one"]] == ["created", "changed"]

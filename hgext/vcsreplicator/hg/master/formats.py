@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mercurial import error
 from mercurial.localrepo import localrepository
+from mercurial.node import hex, nullid
 from mercurial.ui import ui as Ui
 from mercurial.utils import stringutil
 
@@ -108,23 +109,59 @@ def refuse_content(repo: localrepository, first: int) -> None:
 
 
 def refuse_incomplete(repo: localrepository, first: int) -> None:
-    """Raise Abort if a changeset from `first` on names content that is not here.
+    """Raise Abort if a changeset from `first` on names content that is not here, or that no bundle would have.
 
-    No bundle of it could be made, and all later events would wait. Mercurial looks only with `[server] validate`, and then at every
-    file of some manifests (`tests/hg/master/test_incomplete.py`).
+    No bundle of it could be made or applied, and all later events would wait. Mercurial looks only with `[server] validate`,
+    and then at every file of some manifests (`tests/hg/master/test_incomplete.py`).
     """
-    for rev in range(first, len(repo)):
-        changed: Any = repo[rev]
-        try:
-            for name in changed.files():
-                node = changed._manifestdelta.get(name)
-                if node is not None:
-                    repo.file(name).rev(node)
-        except error.LookupError as problem:
-            raise error.Abort(
-                b"the push lacks content that its changesets name: %s" % stringutil.forcebytestr(problem),
-                hint=b"run 'hg verify' in the repository that you push from",
-            ) from problem
+    # Names and nodes of files, and of manifests without a name: what the changesets have, and what they say that they changed.
+    brought: set[tuple[bytes, bytes]] = set()
+    named: dict[bytes, set[bytes | None]] = {}
+    try:
+        for rev in range(first, len(repo)):
+            changed: Any = repo[rev]
+            delta = changed._manifestdelta
+            brought.update(_find_entries(changed.manifestnode(), delta))
+            for name in (b"", *changed.files()):
+                named.setdefault(name, set()).add(delta.get(name) if name else changed.manifestnode())
+        for name, nodes in named.items():
+            storage: Any = repo.file(name) if name else repo.manifestlog.getstorage(b"")
+            _refuse_missing(storage, name, nodes, first, brought)
+    except error.LookupError as problem:
+        raise _lack(stringutil.forcebytestr(problem)) from problem
+
+
+def _find_entries(manifest: bytes, delta: Any) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the manifest, and the files in what is stored of it."""
+    yield b"", manifest
+    for name, node, flag in delta.iterentries():
+        if flag == b"t":
+            raise _make_refusal("would use tree manifests")
+        if node == nullid:
+            raise _lack(b"%s@%s: no node" % (name, hex(node)))
+        yield name, node
+
+
+def _refuse_missing(
+    storage: Any, name: bytes, nodes: Collection[bytes | None], first: int, brought: Collection[tuple[bytes, bytes]]
+) -> None:
+    """Raise Abort or LookupError if revisions of a file or of the manifest are not here, or a parent that came with them is unused.
+
+    None stands for a file that was removed.
+    """
+    if None in nodes and not len(storage):
+        raise _lack(b"%s: no version" % name)
+    for node in nodes:
+        for parent in storage.parents(node) if node is not None else ():
+            if parent != nullid and (name, parent) not in brought and storage.linkrev(storage.rev(parent)) >= first:
+                raise _lack(b"%s@%s: in no changeset" % (name or b"00manifest", hex(parent)))
+
+
+def _lack(what: bytes) -> error.Abort:
+    return error.Abort(
+        b"the push lacks content that its changesets name: %s" % what,
+        hint=b"run 'hg verify' in the repository that you push from",
+    )
 
 
 def handle_changegroup(handler: Callable[[Any, Any], None], operation: bundleoperation, part: unbundlepart) -> None:

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Pushes that no Mercurial makes: changesets, manifests and files with any content, as a client's program could send them."""
+
+import hashlib
+import struct
+import urllib.request
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+NULL = bytes(20)
+END = bytes(4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revision:
+    """A text with a parent; its hash is the right one."""
+
+    text: bytes
+    parent: bytes = NULL
+
+    @property
+    def node(self) -> bytes:
+        return hashlib.sha1(b"".join(sorted((self.parent, NULL))) + self.text).digest()
+
+    def encode(self, changeset: bytes) -> bytes:
+        whole = struct.pack(">lll", 0, 0, len(self.text)) + self.text
+        return _frame(self.node + self.parent + NULL + NULL + changeset + whole)
+
+
+def manifest(*entries: tuple[bytes, bytes, bytes], parent: bytes = NULL) -> Revision:
+    """Entries are names, nodes and flags."""
+    return Revision(text=b"".join(b"%s\0%s%s\n" % (n, node.hex().encode(), f) for n, node, f in entries), parent=parent)
+
+
+def changeset(manifest: Revision, *names: bytes) -> Revision:
+    """The changeset says that it changed the files of these names."""
+    return Revision(text=b"\n".join([manifest.node.hex().encode(), b"dana", b"0 0", *names, b"", b"crafted"]))
+
+
+def push(
+    address: str, change: Revision, manifests: Iterable[Revision], files: Mapping[bytes, Iterable[Revision]]
+) -> str:
+    """Push one changeset over HTTP; what the pusher reads."""
+    of_files = [_frame(name) + _encode(versions, change) for name, versions in files.items()]
+    content = b"".join([_encode([change], change), _encode(manifests, change), *of_files, END])
+    parameters = b"\x01\0\x07\x02" + b"version02"
+    parts = [_part(b"replycaps", b"\0\0", b"HG20\nerror=abort\n"), _part(b"CHANGEGROUP", parameters, content)]
+    request = urllib.request.Request(
+        f"{address}?cmd=unbundle&heads={b'force'.hex()}",
+        data=b"".join([b"HG20", END, *parts, END]),
+        headers={"Content-Type": "application/mercurial-0.1"},
+    )
+    with urllib.request.urlopen(request) as answer:
+        return str(answer.read().decode(errors="replace"))
+
+
+def _encode(revisions: Iterable[Revision], change: Revision) -> bytes:
+    return b"".join(revision.encode(change.node) for revision in revisions) + END
+
+
+def _frame(content: bytes) -> bytes:
+    """As in a changegroup: the size counts itself."""
+    return struct.pack(">l", len(content) + 4) + content
+
+
+def _part(name: bytes, parameters: bytes, payload: bytes) -> bytes:
+    head = bytes([len(name)]) + name + END + parameters
+    return struct.pack(">i", len(head)) + head + struct.pack(">i", len(payload)) + payload + END
