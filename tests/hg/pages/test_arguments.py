@@ -70,6 +70,11 @@ SENSELESS = (
     "cmd=listkeys",
     "cmd=lookup",
     "cmd=get_cached_bundle_inline&path=../../x",
+    "cmd=getbundle&narrow=1",
+    "cmd=getbundle&cg=0&phases=1&bundlecaps=x",
+    f"cmd=branches&nodes={'0' * 40}%20",
+    "cmd=batch&cmds=stream_out%20",
+    "cmd=batch&cmds=getbundle%20heads=",
 )
 
 

@@ -18,6 +18,10 @@ from pushlog import seams
 # Arguments that are lists of nodes. `heads` of a push may be words.
 _NODES = (b"bases", b"common", b"nodes", b"roots")
 _WORKING = b"f" * 40
+# Commands whose answers come in pieces: Mercurial gives them to no batch.
+_IN_PIECES = (b"changegroup", b"changegroupsubset", b"get_cached_bundle_inline", b"getbundle", b"stream_out")
+# What a client may ask of a bundle in the form before Mercurial 3.5.
+_OF_FORMER_BUNDLES = frozenset({b"bundlecaps", b"common", b"heads"})
 _BATCHED = re.compile(rb"(?P<command>[\w-]+) (?P<arguments>([^=,]+=[^=,]*(,[^=,]+=[^=,]*)*)?)")
 
 
@@ -69,6 +73,9 @@ def _read_arguments(orig: Callable[..., list[Any]], handler: Any, names: bytes) 
         raise BadArgument(str(problem)) from problem
     given = dict(zip(names.split(), values, strict=True))
     given |= given.pop(b"*", {})
+    is_former = not any(each.startswith(b"HG2") for each in given.get(b"bundlecaps", b"").split(b","))
+    if handler._req.qsparams.get(b"cmd") == b"getbundle" and is_former and given.keys() - _OF_FORMER_BUNDLES:
+        raise BadArgument("more than changesets in a bundle that has nothing else")
     _check_nodes(given, *(() if names == b"heads" else (b"heads",)))
     return values
 
@@ -86,6 +93,8 @@ def _decode_nodes(orig: Callable[..., list[bytes]], text: bytes, sep: bytes = b"
         nodes = orig(text, sep)
     except ValueError as problem:
         raise BadArgument(str(problem)) from problem
+    if not all(nodes):
+        raise BadArgument("a node is empty")
     if sep == b"-" and [len(node) for node in nodes] != [20, 20]:
         raise BadArgument("a pair has two nodes")
     return nodes
@@ -95,7 +104,7 @@ def _answer_batch(orig: Callable[..., Any], repo: localrepository, proto: Any, c
     """Answer a list of commands, each of which must be known and have its arguments."""
     for entry in cmds.split(b";"):
         found = _BATCHED.fullmatch(entry)
-        if found is None or found["command"] not in wireprotov1server.commands:
+        if found is None or found["command"] not in wireprotov1server.commands or found["command"] in _IN_PIECES:
             raise BadArgument("not a list of commands")
         given = dict(argument.partition(b"=")[::2] for argument in found["arguments"].split(b","))
         _check_nodes(given)
