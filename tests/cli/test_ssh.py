@@ -45,6 +45,7 @@ def test_the_repository_of_the_request_is_found(root: Path, name: str) -> None:
         ".vcsreplicator/deleted/1",
         "~vcsreplicator/waiting/1",
         "first/.hg/patches",
+        pytest.param("n" * 5_000, id="too long"),
     ],
 )
 def test_nothing_outside_the_folders_and_no_file_is_served(root: Path, name: str) -> None:

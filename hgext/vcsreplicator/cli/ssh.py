@@ -27,7 +27,7 @@ def find_repository(asked: str, roots: tuple[Path, ...]) -> Path:
         raise Refused("this key may only run `hg -R REPOSITORY serve --stdio`")
     repository = Path(os.path.realpath(os.path.expanduser(words[2])))
     is_inside = any(_is_served(repository, Path(os.path.realpath(root))) for root in roots)
-    if not is_inside or not (repository / ".hg").is_dir():
+    if not is_inside or not os.path.isdir(repository / ".hg"):  # False for a name that is too long
         raise Refused(f"repository {words[2]} not found")
     return repository
 
