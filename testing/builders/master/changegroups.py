@@ -32,9 +32,9 @@ def manifest(*entries: tuple[bytes, bytes, bytes], parent: bytes = NULL) -> Revi
     return Revision(text=b"".join(b"%s\0%s%s\n" % (n, node.hex().encode(), f) for n, node, f in entries), parent=parent)
 
 
-def changeset(manifest: Revision, *names: bytes) -> Revision:
+def changeset(manifest: Revision, *names: bytes, date: bytes = b"0 0") -> Revision:
     """The changeset says that it changed the files of these names."""
-    return Revision(text=b"\n".join([manifest.node.hex().encode(), b"dana", b"0 0", *names, b"", b"crafted"]))
+    return Revision(text=b"\n".join([manifest.node.hex().encode(), b"dana", date, *names, b"", b"crafted"]))
 
 
 def push(

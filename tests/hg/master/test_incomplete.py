@@ -81,3 +81,13 @@ def test_a_crafted_push_of_which_mirrors_get_all_is_accepted(master: Master, log
     with master.serve("one") as address:
         push(address, changeset(manifest(ENTRY), b"file"), [manifest(ENTRY)], {b"file": [ONE]})
     assert [event.type for event in events(log)["one"]] == ["created", "changed"]
+
+
+@pytest.mark.parametrize("date", ["", "x 0", "nan 0", "-inf 0"])
+def test_a_changeset_whose_date_no_page_could_show_is_refused(master: Master, date: str) -> None:
+    master.create("one")
+    crafted = changeset(manifest(ENTRY), b"file", date=date.encode())
+    with master.serve("one") as address:
+        said = push(address, crafted, [manifest(ENTRY)], {b"file": [ONE]})
+        assert f"a changeset has a date that cannot be read: {crafted.node.hex()}" in said
+    assert master.operate("log", "-R", str(master.root / "one")) == ""

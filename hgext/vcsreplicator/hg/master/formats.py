@@ -8,6 +8,7 @@ refused before they do: otherwise it would make the repository refuse all others
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -109,7 +110,7 @@ def refuse_content(repo: localrepository, first: int) -> None:
 
 
 def refuse_incomplete(repo: localrepository, first: int) -> None:
-    """Raise Abort if a changeset from `first` on names content that is not here, or that no bundle would have.
+    """Raise Abort if a changeset from `first` on names content that is not here, or that no bundle would have, or has no date.
 
     No bundle of it could be made or applied, and all later events would wait. Mercurial looks only with `[server] validate`,
     and then at every file of some manifests (`tests/hg/master/test_incomplete.py`).
@@ -120,6 +121,7 @@ def refuse_incomplete(repo: localrepository, first: int) -> None:
     try:
         for rev in range(first, len(repo)):
             changed: Any = repo[rev]
+            _refuse_odd_date(changed)
             delta = changed._manifestdelta
             brought.update(_find_entries(changed.manifestnode(), delta))
             for name in (b"", *changed.files()):
@@ -129,6 +131,16 @@ def refuse_incomplete(repo: localrepository, first: int) -> None:
             _refuse_missing(storage, name, nodes, first, brought)
     except error.LookupError as problem:
         raise _lack(stringutil.forcebytestr(problem)) from problem
+
+
+def _refuse_odd_date(changed: Any) -> None:
+    """Raise Abort for a date that Mercurial stores and cannot read: each page that shows the changeset would fail."""
+    try:
+        is_date = math.isfinite(changed.date()[0])
+    except (IndexError, ValueError):
+        is_date = False
+    if not is_date:
+        raise error.Abort(b"a changeset has a date that cannot be read: %s" % changed.hex())
 
 
 def _find_entries(manifest: bytes, delta: Any) -> Iterator[tuple[bytes, bytes]]:
