@@ -14,6 +14,7 @@ from hgext.vcsreplicator.dashboard.acts import ActRecord
 from hgext.vcsreplicator.dashboard.pages import format_instant
 from hgext.vcsreplicator.dashboard.readers import DashboardUser, Readers
 from hgext.vcsreplicator.dashboard.settings import DashboardRole, DashboardSettings
+from hgext.vcsreplicator.dashboard.watcher import LogWatcher
 from hgext.vcsreplicator.log import ACKS, NOTICES, NOTIFIER, SERVICES
 from hgext.vcsreplicator.words.records import MirrorHeartbeat, ServiceReport, ServiceTrouble
 from testing.services.cache import CHECKOUT
@@ -308,6 +309,20 @@ def test_an_event_that_is_not_remembered_is_searched_for(tmp_path: Path) -> None
         gone = site.get(f"/repository/{repository}/event/31", headers=AS_READER)
         assert gone.status_code == 404
         assert "the newest event is 30" in gone.text
+
+
+def test_a_dashboard_that_is_still_reading_calls_no_log_unavailable(tmp_path: Path) -> None:
+    installation = fill()
+    site = client(installation, LogWatcher(installation.log, installation.sources.expected), settings(tmp_path))
+    answer = site.get("/", headers=AS_READER)
+    assert (answer.status_code, "is reading the log" in answer.text) == (503, True)
+    assert "unavailable" not in answer.text
+
+
+def test_an_installation_without_repositories_does_not_say_that_none_matches(tmp_path: Path) -> None:
+    with pages(Installation(()), settings(tmp_path)) as site:
+        assert "There is no repository yet." in site.get("/repositories", headers=AS_READER).text
+        assert "see <code>vcsreplicator roster add</code>" in site.get("/", headers=AS_READER).text
 
 
 def test_pages_say_since_when_the_log_is_away_and_show_what_was_known(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_a_search_for_many_words_is_refused(site: Site) -> None:
     for words, status in ((8 * ["a"] + list("bcdefgh"), 200), (list("abcdefghi"), 400)):
         answer = site.get(f"/pushes?q={'+'.join(words)}")
         assert answer.status_code == status
-    assert "A search may have 8 words." in answer.text
+    assert "A search may have at most 8 words." in answer.text
 
 
 def test_an_adoption_does_not_fill_the_newest_pushes(site: Site) -> None:

@@ -57,7 +57,7 @@ from .view import (
     select_pushes,
     select_rows,
 )
-from .watcher import LogWatcher
+from .watcher import NOT_READ, LogWatcher
 
 # Repositories of an answer to a program, and rows of a page: a screen of a desk, some of a phone.
 PAGE, ROWS = 100, 25
@@ -292,7 +292,7 @@ class _DashboardPages:
         query = PushQuery(user=fields["user"], bookmark=fields["bookmark"], repository=fields["repository"])
         words = set(text.casefold().split())
         if len(words) > WORDS:
-            raise HTTPException(400, f"A search may have {WORDS} words.")
+            raise HTTPException(400, f"A search may have at most {WORDS} words.")
         view = self._watcher.fetch_view()
         found: list[RecentEvent] = []
         if view is not None:
@@ -429,8 +429,10 @@ class _DashboardPages:
         """
         view = self._watcher.fetch_view()
         if view is None:
-            text = "The log was not read yet."
-            return render("message.html", request, watcher=self._watcher, status=503, title="Not read yet", text=text)
+            text, shown = "The dashboard has not read the log since its start.", {"watcher": self._watcher}
+            if self._watcher.trouble == NOT_READ:
+                text, shown = "The dashboard is reading the log. Load this page again in a few seconds.", {}
+            return render("message.html", request, **shown, status=503, title="Not read yet", text=text)
         made = {key: value(view) if callable(value) else value for key, value in content.items()}
         made["token"] = lambda: self._make_token(request.state.user.name)
         made |= {"name": self.name_for(request), "may_see": lambda path: self.may_see(request, path)}

@@ -49,6 +49,9 @@ class Pace:
     wait: float = 0.5
 
 
+# The trouble until the first view, if the log itself has none.
+NOT_READ = "the log was not read yet"
+
 # Before any time of the machine, which may have started a moment ago.
 _AT_ONCE = -math.inf
 
@@ -86,7 +89,7 @@ class LogWatcher:
         self._asked = float("-inf")
         self._due = self._expires = self._topics_due = self._sample_due = _AT_ONCE
         self.view: View | None = None
-        self.trouble: str | None = "the log was not read yet"
+        self.trouble: str | None = NOT_READ
         self.since = time.time()
         self.announced: tuple[RecentEvent, ...] = ()
         self._announcements = Announcements()
