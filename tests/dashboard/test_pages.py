@@ -11,11 +11,12 @@ import pytest
 from starlette.routing import Mount, Route
 
 from hgext.vcsreplicator.dashboard.acts import ActRecord
-from hgext.vcsreplicator.dashboard.pages import format_instant
+from hgext.vcsreplicator.dashboard.pages import format_instant, shorten
 from hgext.vcsreplicator.dashboard.readers import DashboardUser, Readers
 from hgext.vcsreplicator.dashboard.settings import DashboardRole, DashboardSettings
 from hgext.vcsreplicator.dashboard.watcher import LogWatcher
 from hgext.vcsreplicator.log import ACKS, NOTICES, NOTIFIER, SERVICES
+from hgext.vcsreplicator.status.wording import Finding, Severity
 from hgext.vcsreplicator.words.records import MirrorHeartbeat, ServiceReport, ServiceTrouble
 from testing.services.cache import CHECKOUT
 from testing.waiting import eventually
@@ -309,6 +310,23 @@ def test_an_event_that_is_not_remembered_is_searched_for(tmp_path: Path) -> None
         gone = site.get(f"/repository/{repository}/event/31", headers=AS_READER)
         assert gone.status_code == 404
         assert "the newest event is 30" in gone.text
+
+
+def test_a_timeline_that_lacks_steps_is_not_called_whole(site: Site, installation: Installation) -> None:
+    for path, seq, is_whole in (("public/tools", 2, True), (SECRET, 4, False)):
+        address = f"/repository/{installation.chains[path].repository}/event/{seq}"
+        text = site.get(address, headers=AS_READER).text
+        assert ("From the commit to the notice, " in text) == is_whole, path
+        assert ("from the first to the last step so far" in text) != is_whole, path
+
+
+def test_a_finding_shows_code_as_code_and_links_to_other_pages(site: Site, installation: Installation) -> None:
+    finding = Finding(level=Severity.WARNING, text="<b>\x1b: run `hg <x>`; see: hg log", command="hg log")
+    assert shorten(finding) == "&lt;b&gt;\\x1b: run <code>hg &lt;x&gt;</code>"
+    repository = f"/repository/{installation.chains['public/firefox'].repository}"
+    texts = [site.get(address, headers=AS_READER).text for address in ("/mirror/beta", repository)]
+    assert [text.count('Mirror <a href="/mirror/beta">') for text in texts] == [0, 1]
+    assert [text.count(f'Repository <a href="{repository}">') for text in texts] == [1, 0]
 
 
 def test_a_dashboard_that_is_still_reading_calls_no_log_unavailable(tmp_path: Path) -> None:

@@ -6,12 +6,13 @@ Every text is escaped, and written in one line without control characters.
 
 import datetime
 import json
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse
 
@@ -58,10 +59,10 @@ def format_round(progress: RoundProgress | None, now: float) -> str:
     return describe_round(progress, format_age(progress.oldest or 0.0, now)) if progress else ""
 
 
-def shorten(finding: Finding) -> str:
-    """Return the text of a finding without the command at its end, which stands below it."""
-    text = finding.text.removesuffix(finding.command or "")
-    return text.removesuffix("; see: ")
+def shorten(finding: Finding) -> Markup:
+    """Return the text of a finding without the command at its end, which stands below it; what is in backticks is code."""
+    text = finding.text.removesuffix(finding.command or "").removesuffix("; see: ")
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(visible(text)))))
 
 
 def _quote_address(value: object) -> str:
