@@ -44,6 +44,20 @@ def test_a_verb_that_lists_or_shows_has_json(words: tuple[str, ...]) -> None:
     assert "--json" in options(COMMANDS[words])
 
 
+def cut_summaries(at: click.Command, name: str, above: click.Context | None = None) -> Iterator[str]:
+    """The lines of this command's help, and of all below it, that leave out the end of what a verb does."""
+    context = click.Context(at, above, info_name=name, terminal_width=80)
+    yield from (line for line in at.get_help(context).splitlines()[1:] if line.endswith("..."))
+    for verb in at.list_commands(context) if isinstance(at, click.Group) else ():
+        found = at.get_command(context, verb)
+        assert found is not None
+        yield from cut_summaries(found, verb, context)
+
+
+def test_no_summary_is_cut_in_a_terminal_of_80_columns() -> None:
+    assert list(cut_summaries(program, "vcsreplicator")) == []
+
+
 def objection(suggested: str) -> str | None:
     """Why a suggested command would do nothing when it is typed."""
     words = shlex.split(suggested)

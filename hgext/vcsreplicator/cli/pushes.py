@@ -16,7 +16,7 @@ from .requests import when
 
 @click.command()
 @click.option("--repository", metavar="R", help="Its URL, or the end of it.")
-@click.option("--since", type=click.DateTime(), metavar="DATE", help="YYYY-MM-DD, or with THH:MM:SS; UTC.")
+@click.option("--since", type=click.DateTime(), metavar="DATE", help="YYYY-MM-DD or YYYY-MM-DDTHH:MM:SS, UTC.")
 @click.option("--last", type=HOW_MANY, default=100, show_default=True, help="Number of pushes to show, at most.")
 @click.option("--parked", is_flag=True, help="List parked messages, by repository.")
 @with_json

@@ -225,7 +225,7 @@ def add_key() -> None:
 
 @_make_request_verb(Verb.REMOVE_KEY, _with_mirror, click.argument("key"), with_yes)
 def remove_key() -> None:
-    """Remove a key of a mirror: what it sealed with it does not count any more."""
+    """Remove a key of a mirror: what it sealed no longer counts."""
 
 
 @_make_request_verb(Verb.CANDIDATE, _with_mirror, _with_answer)

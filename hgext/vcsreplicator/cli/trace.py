@@ -66,7 +66,7 @@ class Trace:
 @click.option("--user", type=TEXT, default="", metavar="TEXT", help="Find pushes of users whose names contain this.")
 @click.option("--bookmark", type=TEXT, default="", metavar="TEXT", help="Find moves of bookmarks with such names.")
 @click.option("--repository", type=TEXT, default="", metavar="TEXT", help="Find in repositories with such paths.")
-@click.option("--since", type=click.DateTime(), metavar="DATE", help="Find from YYYY-MM-DD on, or THH:MM:SS; UTC.")
+@click.option("--since", type=click.DateTime(), metavar="DATE", help="YYYY-MM-DD or YYYY-MM-DDTHH:MM:SS, UTC.")
 @with_last(default=20)
 @click.option("--follow", is_flag=True, help="Print each step when it happens, until the event is delivered.")
 @with_json
