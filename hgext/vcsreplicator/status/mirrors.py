@@ -74,7 +74,7 @@ def _find_silent(picture: Picture, name: str, now: float) -> Finding:
     what = counted(held, "notice") if held else "the notices of new pushes"
     start = f"systemctl start vcsreplicator-mirror@{name}"
     way_out = f"start it: {start}, or: vcsreplicator roster deactivate {name} --yes"
-    text = f"mirror {name} is silent {since} and holds back {what}; {way_out}"
+    text = f"mirror {name} is silent {since}, and holds back {what}; {way_out}"
     return Finding(level=Severity.CRITICAL, text=text, command=start, entry=QUIET, mirror=name)
 
 
