@@ -72,6 +72,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_a_time_is_one_line_of_a_terminal_of_80_columns() -> None:
+    out, reason = io.StringIO(), "it serves all that was released " * 3
+    headings = ("when (UTC)", "version", "who", "what", "reason", "refused")
+    rows = [("2026-11-30 11:30:27", "1", "dana@notifier1", "activate alpha", reason, "")]
+    Console(file=out, width=80).print(table(headings, rows))
+    assert "2026-11-30 11:30:27" in out.getvalue()
+
+
 def said(folder: Path, *words: str) -> str:
     result = CliRunner().invoke(program, [*words, "--config", str(folder / "x.toml")])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception

@@ -19,6 +19,8 @@ from .progress import is_terminal
 
 # Columns where the output is not a terminal: so wide that nothing is folded.
 WIDE = 1_000_000
+# Columns from which on a terminal has room for times that are not folded.
+ROOM = 60
 
 
 class PipedConsole(Console):
@@ -54,7 +56,8 @@ def print_listing(data: object, headings: Sequence[str], rows: Iterable[Sequence
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """Make a table, with its headings if any of them is not empty; no cell is cut."""
-    columns = (Column(heading, overflow="fold") for heading in headings)
+    has_room = console().width >= ROOM
+    columns = (Column(heading, overflow="fold", no_wrap=has_room and heading.endswith("(UTC)")) for heading in headings)
     made = Table(*columns, box=None, show_header=any(headings))
     for row in rows:
         made.add_row(*map(visible, row))
