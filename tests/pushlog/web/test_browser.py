@@ -376,6 +376,15 @@ def test_a_hash_takes_twelve_digits_of_one_line_and_is_selected_whole(browser, l
     assert is_short
 
 
+def test_the_form_is_one_line_of_a_desk_in_the_default_style(browser, address_by_default):
+    with emulating(browser, width=1280, scheme="light"):
+        browser.get(f"{address_by_default}/pushloghtml?style=paper")
+        fields = browser.find_elements(By.CSS_SELECTOR, ".pushlogform label, .pushlogform [type=submit]")
+        middles = [each.rect["y"] + each.rect["height"] / 2 for each in fields]
+    assert len(middles) == 6
+    assert max(middles) - min(middles) < 10
+
+
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("style", STYLES)
 def test_hashes_are_as_large_as_text_and_the_form_is_readable(browser, address_by_default, style):
