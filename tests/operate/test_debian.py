@@ -24,7 +24,7 @@ echo "$*" >> {folder}/called
 [ "$1" != list-units ] || cat {folder}/running
 """
 # Debian's own tools make a system, and this one's systemd runs in it, without a network.
-WITH = "systemd,systemd-sysv,dbus,python3,openssh-client,sudo,libstdc++6"
+WITH = "systemd,systemd-sysv,dbus,python3,openssh-client,sudo,libstdc++6,ca-certificates"
 BOOT = """\
 [Service]
 ExecStart=/bin/sh -c 'sh /trial/trial.sh > /trial/transcript 2>&1; echo $? > /trial/code; systemctl poweroff'
@@ -120,6 +120,14 @@ def test_the_package_has_the_version_and_the_files_of_this_release() -> None:
     assert f"/{(DEBIAN / 'vcsreplicator.links').read_text().split()[0]}" == f"{texts.PACKAGED}/vcsreplicator"
     lowest = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
     assert f"python3 (>= {lowest})" in (DEBIAN / "control").read_text()
+
+
+def test_the_system_of_the_trial_has_what_the_package_depends_on() -> None:
+    """It has no network, so apt can fetch nothing there; the trial itself is slow and seldom runs."""
+    [depends] = re.findall(r"^Depends: (.*)$", (DEBIAN / "control").read_text(), re.MULTILINE)
+    named = {each.split()[0] for each in depends.split(", ") if not each.startswith("$")}
+    assert named
+    assert named <= set(WITH.split(","))
 
 
 def make_next(package: Path, made: Path) -> None:
