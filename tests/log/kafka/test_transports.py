@@ -2,16 +2,19 @@
 """What is written to a broker leaves at once and in order, or not at all; its last answer is read."""
 
 import errno
+import gc
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 from kafka.errors import KafkaConnectionError
 from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaTCPTransport
 
-from hgext.vcsreplicator.log.kafka.transports import TCPTransport
+from hgext.vcsreplicator.log.kafka.transports import TCPTransport, open_transport
 
 pytestmark = pytest.mark.processes
 
@@ -140,3 +143,16 @@ def test_nothing_follows_a_request_of_which_only_a_part_left() -> None:
         loop.poll(timeout_ms=0)
     assert near.sent == b"firs"
     assert written.is_closing()
+
+
+def test_an_attempt_whose_time_was_over_at_once_leaves_no_socket() -> None:
+    with closing(NetworkSelector()) as loop:
+        node, config = SimpleNamespace(host="127.0.0.1", port=1), {"socket_options": [], "proxy_url": None}
+        before = len(os.listdir("/proc/self/fd"))
+        gc.disable()  # nothing waits for a collection
+        try:
+            with pytest.raises(KafkaConnectionError, match="timed out") as failed:
+                loop.run(lambda: open_transport(loop, node, config, has_tls=False, timeout_at=0.0))
+            assert len(os.listdir("/proc/self/fd")) == before, failed
+        finally:
+            gc.enable()

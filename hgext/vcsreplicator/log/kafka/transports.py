@@ -94,7 +94,9 @@ async def open_transport(
     try:
         sock = await create_connection(pending, node.host, node.port, options, proxy_url=proxy, timeout_at=timeout_at)
     except Exception as error:
-        traceback.clear_frames(error.__traceback__)  # they hold sockets that were refused at once
+        # Their frames hold sockets that were refused at once; the library raises another error in place of a time-out.
+        for each in (error, error.__context__):
+            traceback.clear_frames(each and each.__traceback__)
         raise
     finally:
         pending.close_all_but(sock)
