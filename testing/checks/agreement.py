@@ -24,6 +24,7 @@ from testing.builders.cluster import Cluster
 from testing.builders.developer import Developer
 from testing.checks.checker import everything
 from testing.waiting import PATIENCE
+from testing.warm import is_stem
 
 NODES = ("log", "--hidden", "-r", "all()", "-T", "{rev} {node} {phase} {obsolete}\\n")
 BOOKMARKS = ("bookmarks", "-T", "{bookmark} {node}\\n")
@@ -146,6 +147,16 @@ def processes_below(folder: Path) -> Iterator[int]:
             continue
         if Path(where).is_relative_to(folder):
             yield int(process.name)
+
+
+def left_behind(folder: Path, *, timeout: float = PATIENCE) -> list[int]:
+    """Processes that still work there after so many seconds: the kernel ends what was killed a moment later."""
+    end = time.monotonic() + timeout
+    while found := [process for process in processes_below(folder) if not is_stem(process)]:
+        if time.monotonic() > end:
+            break
+        time.sleep(0.1)
+    return found
 
 
 def remains(repository: Path) -> list[str]:

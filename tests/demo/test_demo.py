@@ -27,7 +27,7 @@ from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.aggregator.chains import Chain
 from testing.builders.aggregator.states import state_of
-from testing.checks.agreement import processes_below
+from testing.checks.agreement import left_behind, processes_below
 from testing.waiting import eventually
 from testing.warm import is_stem, warm_starts
 
@@ -58,7 +58,7 @@ def staying(folder: Path, *, is_warm: bool = False) -> Iterator[tuple[subprocess
             process.kill()
     if not is_killed:
         assert process.returncode == 0
-        assert working_in(folder) == []
+        assert left_behind(folder) == []
 
 
 def about(ready: Path) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def test_the_demo_pushes_and_shows_timeline_and_notice(tmp_path: Path) -> None:
     notice = json.loads(done.stdout[done.stdout.index("The notice:") + 11 :])
     assert notice["type"] == "changegroup.1"
     assert notice["data"]["repo_url"] == "https://hg.example/hello"
-    assert working_in(tmp_path) == []
+    assert left_behind(tmp_path) == []
 
 
 def test_what_it_tells_programs_has_every_member(tmp_path: Path) -> None:

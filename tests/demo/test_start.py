@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from testing.checks.agreement import processes_below
+from testing.checks.agreement import left_behind, processes_below
 from testing.services.cache import CHECKOUT
 from testing.waiting import eventually
-from testing.warm import is_stem
 from tests.demo.test_demo import ROLES, about, staying
 
 pytestmark = pytest.mark.processes
@@ -60,4 +59,4 @@ def test_a_newcomer_pushes_and_reads_the_notice_by_the_pages_commands(
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
         assert process.returncode == 0
-        assert not [each for each in processes_below(tmp_path) if not is_stem(each)]
+        assert left_behind(tmp_path) == []

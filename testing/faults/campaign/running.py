@@ -19,7 +19,6 @@ from testing.faults.campaign.observing import compare, observing
 from testing.faults.campaign.site import Site
 from testing.faults.campaign.table import FAULTS, Fault
 from testing.waiting import eventually
-from testing.warm import is_stem
 
 PUSHERS, REPOSITORIES = 3, 6
 # Seconds to wait for what must follow the last fault, and for which `check` is still asked then.
@@ -74,9 +73,8 @@ def run(plan: Plan, folder: Path) -> list[Seen]:
             if plan.is_whole:
                 time.sleep(ASKED_ON)
         compare(site, names)
-    for process in agreement.processes_below(folder):
-        if not is_stem(process):
-            history.add("trouble", f"process {process}", text="is left behind")
+    for process in agreement.left_behind(folder):
+        history.add("trouble", f"process {process}", text="is left behind")
     history.add("ended")
     history.close()
     return history.seen
