@@ -162,26 +162,26 @@ def test_a_marker_behind_the_end_of_an_outbox_hides_no_fork(box, tmp_path):
     assert "another event 2" in fork_between(known, box.newest(), box).reason
 
 
-def break_one(box, place):
+def break_one(folder, place):
     """Makes one entry unreadable, and no other."""
-    with open(box._folder.join(b"outbox.0001.log"), "r+b") as file:
+    with open(folder / "outbox.0001.log", "r+b") as file:
         file.seek(place.end - 20)
         file.write(b"#")
 
 
-def test_what_waits_is_not_read_to_see_that_there_is_no_fork(box):
+def test_what_waits_is_not_read_to_see_that_there_is_no_fork(box, tmp_path):
     made = entries(9)
     box.append(Transaction(), made)
     places = list(box.unsent())
     box.mark_sent(places[3].sent())
-    break_one(box, places[6])
+    break_one(tmp_path, places[6])
     for newest in made[:5]:  # the log may have more than is marked
         event = newest.event
         known = SimpleNamespace(incarnation=event.incarnation, seq=event.seq, event=event.id)
         assert fork_between(known, box.newest(), box) is None
 
 
-def test_what_waits_is_not_read_to_see_an_adoption(box):
+def test_what_waits_is_not_read_to_see_an_adoption(box, tmp_path):
     before = entries(4)
     newest = NewestEvent.of(before[-1].event)
     adopted = replace(newest, incarnation=new_id(), seq=0, id="", digest=digest.START)
@@ -189,7 +189,7 @@ def test_what_waits_is_not_read_to_see_an_adoption(box):
     first = replace(after[0].event, detail={"replaces": newest.incarnation})
     box.append(Transaction(), [*before, Entry(event=first, needs=MirrorNeeds.NOTHING), *after[1:]])
     places = list(box.unsent())
-    break_one(box, places[7])
+    break_one(tmp_path, places[7])
     known = SimpleNamespace(incarnation=newest.incarnation, seq=2, event=before[1].event.id)
     for marked in (0, 3, 4, 5):
         box.mark_sent(places[marked].sent())
@@ -235,19 +235,19 @@ def test_what_waits_before_an_adoption_is_still_sent_after_a_loss(box, marked):
 
 
 @pytest.mark.usefixtures("short_segments")
-def test_what_was_replaced_is_named_as_far_as_a_kept_adoption_knows(box):
+def test_what_was_replaced_is_named_as_far_as_a_kept_adoption_knows(box, tmp_path):
     made, names = histories(4, before_first_event("a", 1))
     for entry in (entry for each in made for entry in each):
         box.append(Transaction(), [entry])
     for number in range(1, 5):
-        os.unlink(box._folder.join(b"outbox.%04d.log" % number))
+        (tmp_path / outbox_file.SEGMENT.format(number)).unlink()
     assert box.replaced() == (names[2], names[1])
 
 
-def test_a_damaged_event_hides_only_the_replaced_histories_before_it(box):
+def test_a_damaged_event_hides_only_the_replaced_histories_before_it(box, tmp_path):
     made, names = histories(4, before_first_event("a", 1))
     box.append(Transaction(), [entry for each in made for entry in each])
-    break_one(box, list(box.kept())[3])
+    break_one(tmp_path, list(box.kept())[3])
     assert box.replaced() == (names[2], names[1])
 
 
@@ -474,10 +474,10 @@ def test_an_empty_outbox_has_no_names_for_a_log_line(box):
     assert box.names()["seq"] == 2
 
 
-def test_a_damaged_event_fits_its_mark_where_a_record_ends_there(box):
+def test_a_damaged_event_fits_its_mark_where_a_record_ends_there(box, tmp_path):
     box.append(Transaction(), entries(3))
     places = list(box.unsent())
-    break_one(box, places[1])
+    break_one(tmp_path, places[1])
     assert box.fits(places[1].sent())
 
 

@@ -147,21 +147,21 @@ def ids(log: Log) -> list[str]:
         reader.close()
 
 
-def without_place(box: outbox_file.Outbox) -> None:
+def without_place(master: Master) -> None:
     """The marker as a release before this one wrote it."""
-    path = Path(box._folder.join(outbox_file.SENT).decode())
+    path = master.root / "one/.hg/store/outbox.sent"
     marker = json.loads(path.read_bytes())
     path.write_text(json.dumps({name: marker[name] for name in ("seq", "id", "segment", "end")}))
 
 
 def test_a_marker_of_an_older_release_counts_as_far_as_it_was_read(master: Master, log: Log, file: File) -> None:
     lost_while_stopped(master, log, file)
-    without_place(master.outbox("one"))
+    without_place(master)
     newest = master.outbox("one").newest()
     assert newest is not None
     with running_relay(master.settings(scan=SELDOM), log):
         eventually(lambda: sequences(log, "one") == [1, 2, 3, 4])
-    without_place(master.outbox("one"))
+    without_place(master)
     log.append([NewRecord(topic=STATE, key=newest.repository, value=to_json(state_of(newest)))])
     before = log.ends("events")
     with running_relay(master.settings(), log):
@@ -207,7 +207,7 @@ def test_an_adoption_of_an_expired_history_is_no_loss(master: Master, log: Log, 
 def test_what_the_outbox_keeps_no_more_is_named(master: Master, log: Log, file: File) -> None:
     lost_while_stopped(master, log, file)
     box = master.outbox("one")
-    folder = Path(box._folder.join(b"").decode())
+    folder = master.root / "one/.hg/store"
     places = list(box.kept())
     content = (folder / "outbox.0001.log").read_bytes()
     (folder / "outbox.0002.log").write_bytes(content[places[2].end :])  # as if 1 to 3 had been pruned

@@ -76,24 +76,24 @@ def test_in_its_turn_each_quiet_repository_is_looked_at(quiet: Round) -> None:
     assert looked_at == set(read_names(quiet.root))
 
 
-def change_nothing_but_the_log(quiet: Round, _box: Outbox) -> None:
+def change_nothing_but_the_log(quiet: Round, _store: Path) -> None:
     quiet.confirmed = False
 
 
-def push(_quiet: Round, box: Outbox) -> None:
-    box.append(Transaction(), following(before_first_event("r03", 1), 2)[1:])
-    Path(os.fsdecode(box._folder.join(b"journal"))).touch()
-    Path(os.fsdecode(box._folder.join(b"journal"))).unlink()
+def push(_quiet: Round, store: Path) -> None:
+    Outbox(Folder(str(store))).append(Transaction(), following(before_first_event("r03", 1), 2)[1:])
+    (store / "journal").touch()
+    (store / "journal").unlink()
 
 
-def lose_mark(_quiet: Round, box: Outbox) -> None:
-    os.unlink(box._folder.join(b"outbox.sent"))
+def lose_mark(_quiet: Round, store: Path) -> None:
+    (store / "outbox.sent").unlink()
 
 
 @pytest.mark.parametrize("change", [change_nothing_but_the_log, push, lose_mark])
-def test_what_has_to_be_sent_is_seen_in_the_next_round(quiet: Round, change: Callable[[Round, Outbox], object]) -> None:
+def test_what_has_to_be_sent_is_seen_in_the_next_round(quiet: Round, change: Callable[[Round, Path], object]) -> None:
     assert quiet.make(1000.0) == ([], [])
-    change(quiet, Outbox(Folder(f"{quiet.root}/r03/.hg/store")))
+    change(quiet, quiet.root / "r03/.hg/store")
     assert ("r03", "send") in quiet.make(1000.0)[0]
 
 

@@ -128,12 +128,12 @@ def test_a_new_repository_is_left_for_a_while_to_its_maker(round_: Round) -> Non
 
 def test_what_is_unsent_or_perhaps_lost_is_sent(round_: Round) -> None:
     round_.create("unsent", 1, sent=False)
-    marked = round_.create("marked", 1)
+    round_.create("marked", 1)
     assert jobs(round_) == [("unsent", "send")]
     round_.confirmed = False
     assert jobs(round_) == [("marked", "send"), ("unsent", "send")]
     round_.confirmed = True
-    os.unlink(marked._folder.join(b"outbox.sent"))
+    (round_.root / "marked/.hg/store/outbox.sent").unlink()
     assert jobs(round_) == [("marked", "send"), ("unsent", "send")]
 
 
