@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The ways into a mirror's repository, asked directly: each shows the release alone, or says why nothing can be shown."""
 
+import contextlib
 import importlib
 import math
 import os
@@ -21,6 +22,7 @@ from hgext.vcsreplicator.hg.serving import guards, views, watermark
 from hgext.vcsreplicator.mirror.supervision import boot
 from pushlog import seams, versions
 from testing.builders.mirror.author import Author
+from testing.faults.system import System
 
 pytestmark = pytest.mark.processes
 
@@ -67,14 +69,14 @@ def silent(folder: Path, seconds: float | None) -> tuple[bytes, bytes, object]:
 
 def reads_bookmarks_of_the_release(repo: Any) -> bool:
     own = object()
-    found = guards._open_bookmarks(lambda repo: own, repo)
+    found = guards.open_bookmarks(lambda repo: own, repo)
     return found is not own and found.read() == b""
 
 
 def test_a_peer_of_a_mirror_gets_the_release_and_another_what_it_asks_for(author: Author) -> None:
     mirror, master = opened(author, MIRROR), opened(author)
-    assert guards._choose_wire_view(lambda repo, hidden: b"visible", mirror, False) == views.VIEW
-    assert guards._choose_wire_view(lambda repo, hidden: b"visible", master, False) == b"visible"
+    assert guards.choose_wire_view(lambda repo, hidden: b"visible", mirror, False) == views.VIEW
+    assert guards.choose_wire_view(lambda repo, hidden: b"visible", master, False) == b"visible"
     assert reads_bookmarks_of_the_release(mirror)
     assert not reads_bookmarks_of_the_release(master)
     assert not reads_bookmarks_of_the_release(opened(author, MIRROR)), "no command of the mirror's own machine"
@@ -82,7 +84,7 @@ def test_a_peer_of_a_mirror_gets_the_release_and_another_what_it_asks_for(author
 
 def test_a_peer_reads_why_a_mirror_shows_nothing(author: Author, tmp_path: Path) -> None:
     def ask(*settings: tuple[bytes, bytes, object]) -> None:
-        guards._choose_wire_view(lambda repo, hidden: b"served", opened(author, MIRROR, *settings), False)
+        guards.choose_wire_view(lambda repo, hidden: b"served", opened(author, MIRROR, *settings), False)
 
     with pytest.raises(error.Abort, match=guards.STALE.decode().strip()):
         ask(silent(tmp_path, None))
@@ -97,10 +99,14 @@ def test_a_peer_reads_why_a_mirror_shows_nothing(author: Author, tmp_path: Path)
     [(None, False), (0.0, False), (30.0, False), (30.5, True), (-30.0, False), (-30.5, True), (math.inf, True)],
 )
 def test_a_mirror_is_stale_after_thirty_seconds_of_silence(
-    author: Author, monkeypatch: pytest.MonkeyPatch, silence: float | None, is_stale: bool
+    author: Author, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silence: float | None, is_stale: bool
 ) -> None:
-    monkeypatch.setattr(guards, "_measure_silence", lambda ui: silence)
-    assert guards._is_stale(author.repo.ui) is is_stale
+    heard = silent(tmp_path, None if silence == math.inf else 0.0)
+    now = os.stat(tmp_path / "fresh").st_mtime if silence != math.inf else 0.0
+    monkeypatch.setattr(guards, "time", SimpleNamespace(time=lambda: now + (silence or 0.0)))
+    mirror = opened(author, MIRROR, *(() if silence is None else (heard,)))
+    with pytest.raises(error.Abort) if is_stale else contextlib.nullcontext():
+        guards.choose_wire_view(lambda repo, hidden: b"served", mirror, False)
 
 
 class Answer:
@@ -113,14 +119,14 @@ class Answer:
         self.request = request.parserequestfromenv(environ)
         self.response = request.wsgiresponse(self.request, self._start)
         web = SimpleNamespace(mtime=5, repo=repo, res=self.response)
-        self.body = b"".join(guards._answer_web_request(self._show_page, web, self.request, self.response, repo))
+        self.body = b"".join(guards.answer_web_request(self._show_page, web, self.request, self.response, repo))
 
     def _start(self, status: str, headers: Iterable[tuple[str, str]], exc_info: Any = None) -> Callable[..., None]:
         self.status, self.headers = status, dict(headers)
         return lambda part: None
 
     def _show_page(self, web: Any, req: Any, res: Any, repo: Any) -> Iterable[bytes]:
-        guards._state_release(web, req, None)
+        guards.state_release(web, req, None)
         res.status = b"200 Script output follows"
         res.headers[b"Content-Type"] = b"text/plain"
         res.setbodybytes(b"page")
@@ -162,10 +168,19 @@ def test_an_answer_states_the_seconds_since_the_aggregator_was_heard(
     assert Answer(opened(author, MIRROR, silent(tmp_path, seconds))).stated["Heard"] in heard
 
 
-def test_a_silence_without_end_is_not_stated(author: Author, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guards, "_find_refusal", lambda repo: None)  # the file was removed since
-    monkeypatch.setattr(guards, "_measure_silence", lambda ui: math.inf)
-    assert "Heard" not in Answer(opened(author, MIRROR)).stated
+def test_a_silence_without_end_is_not_stated(author: Author, tmp_path: Path, system: System) -> None:
+    looks = list[str]()
+
+    def remove_before_the_second(path: str) -> None:
+        looks.append(path)
+        if len(looks) == 2:
+            os.unlink(path)
+
+    mirror = opened(author, MIRROR, silent(tmp_path, 1.0))
+    system.watch(remove_before_the_second, "os.stat", at="*/fresh")
+    stated = Answer(mirror).stated
+    assert len(looks) == 2
+    assert stated == {"Event": "3", "Pushid": "7"}
 
 
 @pytest.mark.parametrize("section", [b"web", b"server"])
@@ -192,8 +207,8 @@ def test_pages_show_the_configured_view_of_the_release(author: Author, configure
         # The repository's owner may set the view of pages, an untrusted one too.
         repo.ui._ucfg.set(b"web", b"view", configured, b"hgrc of another user")
         repo.ui._ucfg.set(b"server", b"view", b"drafts", b"hgrc of another user")
-    assert guards._choose_web_view(lambda repo: repo, mirror).filtername == views.limited_view(view)
-    assert guards._choose_web_view(lambda repo: repo, master) is master
+    assert guards.choose_web_view(lambda repo: repo, mirror).filtername == views.limited_view(view)
+    assert guards.choose_web_view(lambda repo: repo, master) is master
     assert Answer(mirror).status[:3] == ("500" if configured == b"drafts" else "200")
 
 
@@ -201,14 +216,14 @@ def test_a_command_on_a_path_sees_what_mercurial_shows(author: Author) -> None:
     repo = opened(author, MIRROR)
     views.hold_release(repo)
     limited = repo.filtered(views.VIEW)
-    assert guards._open_behind_path(lambda peer: limited, None).filtername == b"served"
-    assert guards._open_behind_path(lambda peer: repo, None) is repo
+    assert guards.open_behind_path(lambda peer: limited, None).filtername == b"served"
+    assert guards.open_behind_path(lambda peer: repo, None) is repo
 
 
 def test_drafts_that_are_not_released_are_not_listed(author: Author) -> None:
     roots = [author.repo.changelog.node(rev).hex().encode() for rev in (1, 2)]
     for repo, listed in ((opened(author, MIRROR), roots[:1]), (opened(author), roots)):
-        assert guards._list_phases(lambda repo: dict.fromkeys(roots, b"1"), repo) == dict.fromkeys(listed, b"1")
+        assert guards.list_phases(lambda repo: dict.fromkeys(roots, b"1"), repo) == dict.fromkeys(listed, b"1")
 
 
 def in_a_fork(act: Callable[[], None]) -> None:
@@ -262,7 +277,7 @@ def test_every_way_in_is_guarded_once() -> None:
         assert pushkey._namespaces[b"phases"][1] is installed[WAYS.index(("mercurial.phases", "listphases"))]
         guards.install()
         assert find_ways() == installed
-        assert hg.foi.count(watched) == common.permhooks.count(guards._state_release) == 1
+        assert hg.foi.count(watched) == common.permhooks.count(guards.state_release) == 1
 
     in_a_fork(act)
 

@@ -74,5 +74,5 @@ def test_a_repository_object_keeps_the_bookmarks_of_its_release(author: Author) 
     )
     guards._serve(repo)
     assert (
-        guards._open_bookmarks(lambda repo: pytest.fail("not its own"), repo).read() == f"{nodes[1]} moving\n".encode()
+        guards.open_bookmarks(lambda repo: pytest.fail("not its own"), repo).read() == f"{nodes[1]} moving\n".encode()
     )

@@ -56,14 +56,14 @@ def install() -> None:
     from .repository import OVERRIDDEN
 
     seams.check("mercurial.localrepo", *(f"localrepository.{name}" for name in OVERRIDDEN))
-    seams.wrap("mercurial.exchanges.peer", "server_filtername", _choose_wire_view)
-    seams.wrap("mercurial.localrepo", "localpeer.local", _open_behind_path)
-    seams.wrap("mercurial.bookmarks", "_getbkfile", _open_bookmarks)
-    seams.wrap("mercurial.phases", "listphases", _list_phases)
+    seams.wrap("mercurial.exchanges.peer", "server_filtername", choose_wire_view)
+    seams.wrap("mercurial.localrepo", "localpeer.local", open_behind_path)
+    seams.wrap("mercurial.bookmarks", "_getbkfile", open_bookmarks)
+    seams.wrap("mercurial.phases", "listphases", list_phases)
     _list_guarded_phases()
-    seams.wrap("mercurial.hgweb.hgweb_mod_inner", "getwebview", _choose_web_view)
-    seams.wrap("mercurial.hgweb.hgweb_mod_inner", "hgweb._runwsgi", _answer_web_request)
-    common.permhooks.append(_state_release)
+    seams.wrap("mercurial.hgweb.hgweb_mod_inner", "getwebview", choose_web_view)
+    seams.wrap("mercurial.hgweb.hgweb_mod_inner", "hgweb._runwsgi", answer_web_request)
+    common.permhooks.append(state_release)
     files.install()
     copies.install()
     refusals.install()
@@ -85,7 +85,7 @@ def _serve(repo: localrepository) -> None:
     setattr(repo.unfiltered(), _SERVING, True)
 
 
-def _choose_wire_view(orig: Callable[..., bytes], repo: localrepository, accesshidden: bool) -> bytes:
+def choose_wire_view(orig: Callable[..., bytes], repo: localrepository, accesshidden: bool) -> bytes:
     """Choose a peer's view; Abort if it cannot be limited, or the mirror must refuse."""
     view = orig(repo, accesshidden)
     if not is_mirror(repo.ui):
@@ -127,7 +127,7 @@ def _measure_silence(ui: Ui) -> float | None:
         return math.inf
 
 
-def _answer_web_request(
+def answer_web_request(
     orig: Callable[..., Iterable[bytes]], web: hgweb, req: parsedrequest, res: wsgiresponse, repo: localrepository
 ) -> Iterable[bytes]:
     """Answer a request to hgweb, which has a repository object of its own."""
@@ -146,7 +146,7 @@ def _answer_web_request(
     return orig(web, req, res, repo)
 
 
-def _state_release(web: requestcontext, req: parsedrequest, operation: bytes | None) -> None:
+def state_release(web: requestcontext, req: parsedrequest, operation: bytes | None) -> None:
     """State in the answer's headers which release the answer shows, if any.
 
     Only clients that may read get these headers, because the other checks come before. Mercurial allows none of them in an answer
@@ -175,13 +175,13 @@ def _configured_view(ui: Ui, section: bytes) -> bytes | None:
     return view
 
 
-def _open_behind_path(orig: Callable[..., localrepository], local_peer: localrepo.localpeer) -> localrepository:
+def open_behind_path(orig: Callable[..., localrepository], local_peer: localrepo.localpeer) -> localrepository:
     """Return the repository behind a path to a command that works on it directly."""
     repo = orig(local_peer)
     return repo.unfiltered().filtered(b"served") if is_limited(repo) else repo
 
 
-def _choose_web_view(orig: Callable[..., localrepository], repo: localrepository) -> localrepository:
+def choose_web_view(orig: Callable[..., localrepository], repo: localrepository) -> localrepository:
     """Choose the view of hgweb's pages; the request refused unlimited views."""
     if not is_mirror(repo.ui):
         return orig(repo)
@@ -191,14 +191,14 @@ def _choose_web_view(orig: Callable[..., localrepository], repo: localrepository
         return repo.filtered(limited_view(b"base"))
 
 
-def _open_bookmarks(orig: Callable[..., IO[bytes]], repo: localrepository) -> IO[bytes]:
+def open_bookmarks(orig: Callable[..., IO[bytes]], repo: localrepository) -> IO[bytes]:
     """Open the file from which the bookmark store reads its lines."""
     if not getattr(repo.unfiltered(), _SERVING, False):
         return orig(repo)
     return io.BytesIO(held_release(repo).bookmarks)
 
 
-def _list_phases(orig: Callable[..., dict[bytes, bytes]], repo: localrepository) -> dict[bytes, bytes]:
+def list_phases(orig: Callable[..., dict[bytes, bytes]], repo: localrepository) -> dict[bytes, bytes]:
     """List draft roots for `listkeys`, but those that are not released."""
     keys = orig(repo)
     if not is_mirror(repo.ui):
