@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What docs/ has for monitoring: metrics, alert rules, the dashboard and the runbook, against the product and promtool."""
 
+import contextlib
 import importlib
 import json
 import os
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import pytest
 import yaml
 from prometheus_client import REGISTRY
+from prometheus_client.metrics import MetricWrapperBase
 
 from hgext.vcsreplicator.aggregator import alarms
 from hgext.vcsreplicator.cli.verbs import program
@@ -162,8 +165,31 @@ HEALTHY = {
 }
 
 
+class Described(NamedTuple):
+    name: str
+    type: str
+    documentation: str
+    labels: list[str]
+
+
+def describe(value: object) -> Described | None:
+    """What a page says of a value of a module, if it is a metric of the product."""
+    if not isinstance(value, MetricWrapperBase):
+        return None
+    [family] = value.describe()
+    labels = list[str]()
+    for count in range(1, 4):
+        with contextlib.suppress(ValueError):  # it tells its labels only with a value for each
+            value.labels(*["x"] * count)
+            labels = [name for name in value.collect()[-1].samples[-1].labels if name != "le"]
+            value.remove(*["x"] * count)
+    if not family.name.startswith("vcsreplicator_"):
+        return None
+    return Described(family.name, family.type, family.documentation, labels)
+
+
 @pytest.fixture(scope="module")
-def collectors() -> list[Any]:
+def collectors() -> list[Described]:
     """Every metric of the product."""
     for place in ("hgext/vcsreplicator", "notifier"):
         for file in sorted((CHECKOUT / place).rglob("*.py")):
@@ -171,17 +197,20 @@ def collectors() -> list[Any]:
                 importlib.import_module(
                     ".".join(file.relative_to(CHECKOUT).with_suffix("").parts).removesuffix(".__init__")
                 )
-    known = {id(each): each for each in REGISTRY._names_to_collectors.values()}
-    return [each for each in known.values() if getattr(each, "_name", "").startswith("vcsreplicator_")]
+    modules = [each for name, each in sys.modules.items() if name.startswith(("hgext.vcsreplicator.", "notifier."))]
+    values = {id(each): each for module in modules for each in vars(module).values()}
+    found = {each.name: each for each in map(describe, values.values()) if each is not None}
+    assert found.keys() >= {each.name for each in REGISTRY.collect() if each.name.startswith("vcsreplicator_")}
+    return list(found.values())
 
 
-def rows(collectors: list[Any]) -> dict[str, str]:
+def rows(collectors: list[Described]) -> dict[str, str]:
     """The line of the page for each metric, by its name as Prometheus stores it."""
     found = {}
     for each in collectors:
-        name = f"{each._name}_total" if each._type == "counter" else each._name
-        labels = ", ".join(f"`{label}`" for label in each._labelnames)
-        found[name] = f"| `{name}` | {each._type} | {labels} | {each._documentation} |"
+        name = f"{each.name}_total" if each.type == "counter" else each.name
+        labels = ", ".join(f"`{label}`" for label in each.labels)
+        found[name] = f"| `{name}` | {each.type} | {labels} | {each.documentation} |"
     return found
 
 
@@ -204,7 +233,7 @@ def promtool(*arguments: object) -> str:
     return done.stdout
 
 
-def test_the_page_lists_every_metric(collectors: list[Any]) -> None:
+def test_the_page_lists_every_metric(collectors: list[Described]) -> None:
     written = [line for line in (CHECKOUT / "docs/monitoring.md").read_text().splitlines() if line.startswith("| `vcs")]
     expected = rows(collectors).values()
     assert "\n".join(sorted(set(expected) - set(written))) == "", "these lines are missing"
@@ -239,18 +268,18 @@ def test_the_pages_rule_finds_an_aggregator_that_no_mirror_heard(tmp_path: Path)
     promtool("test", "rules", tmp_path / "test.yml")
 
 
-def test_names_of_metrics_follow_the_conventions(collectors: list[Any]) -> None:
+def test_names_of_metrics_follow_the_conventions(collectors: list[Described]) -> None:
     lines = "".join(
-        f"# HELP {name} {each._documentation}\n# TYPE {name} {each._type}\n{name} 0\n"
+        f"# HELP {name} {each.documentation}\n# TYPE {name} {each.type}\n{name} 0\n"
         for each in collectors
-        if each._type != "histogram"
-        for name in [f"{each._name}_total" if each._type == "counter" else each._name]
+        if each.type != "histogram"
+        for name in [f"{each.name}_total" if each.type == "counter" else each.name]
     )
     done = subprocess.run(["promtool", "check", "metrics"], input=lines, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_rules_and_panels_use_only_metrics_that_exist(collectors: list[Any]) -> None:
+def test_rules_and_panels_use_only_metrics_that_exist(collectors: list[Described]) -> None:
     parts = ("", "_bucket", "_sum", "_count")
     known = {name + part for name in rows(collectors) for part in parts}
     used = {name for rule in rules() for name in NAME.findall(rule["expr"])}
@@ -277,7 +306,7 @@ def test_the_panels_stand_beside_each_other_as_grafana_places_them() -> None:
         assert panel["type"] == "row" or panel["datasource"]["uid"] == f"${{{source['name']}}}"
 
 
-def test_each_service_has_a_panel(collectors: list[Any]) -> None:
+def test_each_service_has_a_panel(collectors: list[Described]) -> None:
     shown = " ".join(target["expr"] for panel in panels() for target in panel["targets"])
     services = {name.split("_")[1] for name in rows(collectors)}
     assert {"verify", "edge", "poll", "work", "guardian"} <= services
