@@ -56,6 +56,11 @@ class System:
             self._patch.setattr(call, fault.wrap(pkgutil.resolve_name(call)))
         return fault
 
+    def watch(self, act: Callable[[str], object], *calls: str, at: str = "*") -> None:
+        """Have `act` run before each of these calls at a path that fits `at`; it gets the path."""
+        for call in calls:
+            self._patch.setattr(call, _precede(pkgutil.resolve_name(call), act, at))
+
     def become(self, user: int) -> None:
         """Be this user, as far as the process asks who it is."""
         self._patch.setattr("os.geteuid", lambda: user)
@@ -79,6 +84,16 @@ class System:
         given: list[tuple[str, int, int]] = []
         self._patch.setattr("os.fchown", lambda *asked: given.append((_find_paths(asked)[0], *asked[1:])))
         return given
+
+
+def _precede(call: Callable[..., object], act: Callable[[str], object], at: str) -> Callable[..., object]:
+    def calling(*given: object, **named: object) -> object:
+        found = next((path for path in _find_paths(given) if fnmatchcase(path, at)), None)
+        if found is not None:
+            act(found)
+        return call(*given, **named)
+
+    return calling
 
 
 def _find_paths(given: tuple[object, ...]) -> list[str]:

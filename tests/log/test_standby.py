@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Whose turn it is to work, as heartbeats and the processes of this machine say."""
 
+import errno
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -13,6 +13,7 @@ from hgext.vcsreplicator.log.standby import Presence, Rival, Sign, StandbyReader
 from hgext.vcsreplicator.words.errors import Unavailable
 from testing.builders.log.memorylog import MemoryLog
 from testing.clock import HandClock
+from testing.faults.system import System
 from testing.waiting import eventually
 
 # Processes of machines that are not this one.
@@ -119,26 +120,18 @@ def test_a_process_is_gone_once_it_ended_and_not_before() -> None:
     assert not is_gone(f"{name_process().partition('/')[0]}/1/{os.getpid()}/1"), "of another container"
 
 
-def test_each_look_at_a_process_reads_of_that_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_look_at_a_process_reads_of_that_process_alone(system: System) -> None:
     """A process that stands by looks each second: all else that it reads there is most of what it costs."""
     name, read = name_process(), list[str]()
-
-    def read_text(path: Path) -> str:
-        read.append(str(path))
-        return path.read_bytes().decode()
-
-    monkeypatch.setattr(Path, "read_text", read_text)
+    system.watch(read.append, "io.open")
     assert not is_gone(name)
     assert read == [f"/proc/{os.getpid()}/stat"]
 
 
-def test_a_process_that_may_not_see_the_boot_has_a_name_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path) -> str:
-        raise FileNotFoundError(path)
-
+def test_a_process_that_may_not_see_the_boot_has_a_name_all_the_same(system: System) -> None:
     seen = name_process()
     standby._read_space.cache_clear()
-    monkeypatch.setattr(Path, "read_text", refuse)
+    system.refuse(errno.ENOENT, "io.open", at="/proc/*")
     assert name_process() != name_process()
     assert not is_gone(seen)
     assert not is_gone(name_process())

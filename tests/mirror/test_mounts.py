@@ -8,13 +8,13 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from hgext.vcsreplicator.mirror import service
 from hgext.vcsreplicator.mirror.jobs.bootstrap import BootstrapSettings, bootstrap
 from hgext.vcsreplicator.mirror.mounts import MountedRoot
+from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.mirror.supervision import boot
 from hgext.vcsreplicator.words.errors import BadConfig, Refused, Unavailable
 from hgext.vcsreplicator.words.passing import is_passing
@@ -22,6 +22,7 @@ from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.rules import Rules
 from testing.builders.mirror.author import Author
 from testing.builders.mirror.mirroring import Bench
+from testing.faults.system import System
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
@@ -203,19 +204,16 @@ def test_a_root_unmounted_before_an_orderly_stop_is_no_failure(
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("call", ["stat", "statvfs", "scandir"])
 def test_a_root_that_fails_at_the_start_is_named_in_one_line(
-    bench: Bench, served: Author, monkeypatch: pytest.MonkeyPatch, call: str
+    bench: Bench, served: Author, monkeypatch: pytest.MonkeyPatch, system: System, call: str
 ) -> None:
     unmount(bench)
     (bench.root / "~vcsreplicator").mkdir()
-    read, begun = getattr(os, call), threading.Event()
 
-    def fail(path: Any, *rest: Any, **more: Any) -> Any:
-        if str(path) == str(bench.root) and begun.is_set():
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
-        return read(path, *rest, **more)
+    def fail_and_look(settings: MirrorSettings) -> MountedRoot:
+        system.refuse(errno.ESTALE, f"os.{call}", at=str(bench.root))
+        return MountedRoot(settings)
 
-    monkeypatch.setattr(os, call, fail)
-    monkeypatch.setattr(service, "MountedRoot", lambda settings: (begun.set(), MountedRoot(settings))[1])
+    monkeypatch.setattr(service, "MountedRoot", fail_and_look)
     expected = (
         f"mirror.alpha.root: {bench.root} cannot be used: {os.strerror(errno.ESTALE)}; expected a folder that user"
     )
@@ -226,19 +224,12 @@ def test_a_root_that_fails_at_the_start_is_named_in_one_line(
 
 
 def test_a_root_that_does_not_answer_holds_up_nothing_but_the_look_at_it(
-    bench: Bench, served: Author, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, served: Author, system: System
 ) -> None:
     asked, answers = threading.Event(), threading.Event()
-    read = os.stat
-
-    def stat(path: object, **more: Any) -> os.stat_result:
-        if path == str(bench.root):
-            asked.set()
-            answers.wait()
-        return read(path, **more)  # type: ignore[arg-type]
 
     with bench.mirror():
-        monkeypatch.setattr(os, "stat", stat)
+        system.watch(lambda _: (asked.set(), answers.wait()), "os.stat", at=str(bench.root))
         try:
             assert asked.wait(60)
             push(bench, served)

@@ -456,21 +456,18 @@ def test_what_is_made_in_the_state_folder_is_no_repository(mirror: Mirror, form:
     ]
 
 
-def test_folders_that_another_worker_removes_as_empty_are_made_again(
-    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_that_another_worker_removes_as_empty_are_made_again(mirror: Mirror, system: System) -> None:
     repo = OpenRepositories(mirror.ui, 1).open(mirror.url)
     with locked(repo):
         replicated.record(repo, replace(mirror.old, seq=3, path="group/q"))
-    real, removed = os.mkdir, list[str | bytes]()
+    removed = list[str]()
 
-    def mkdir(name: str | bytes, *arguments: Any, **keywords: Any) -> None:
-        if not removed and os.fsdecode(name).endswith("/q"):
-            removed.append(name)
-            os.rmdir(os.path.dirname(name))
-        real(name, *arguments, **keywords)
+    def remove_parent(path: str) -> None:
+        if not removed:
+            removed.append(path)
+            os.rmdir(os.path.dirname(path))
 
-    monkeypatch.setattr(os, "mkdir", mkdir)
+    system.watch(remove_parent, "os.mkdir", at="*/q")
     assert mirror.perform(OLD, mirror.url, released=3).trouble is None
     assert len(removed) == 1
     assert mirror.at(mirror.settings.root + "/group/q") == (OLD, 3, 3)

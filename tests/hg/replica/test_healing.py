@@ -19,6 +19,7 @@ from hgext.vcsreplicator.words.records import Reason
 from testing.builders.mirror.author import Author
 from testing.builders.mirror.mirroring import Bench
 from testing.faults.permission import closed
+from testing.faults.system import System
 
 pytestmark = pytest.mark.processes
 
@@ -105,24 +106,14 @@ def test_a_copy_in_place_of_one_without_its_reader_rules_has_them(bench: Bench, 
 
 
 def test_rules_for_readers_are_on_disk_before_what_they_guard_is_shown(
-    bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, worker: Any, system: System
 ) -> None:
     author = bench.author("repo")
     author.push()
     restrict(author, "dana")
     done = []
-    sync, show = os.fdatasync, watermark.write_watermark
-
-    def sync_and_note(file: int) -> None:
-        sync(file)
-        done.append(os.path.basename(os.readlink(f"/proc/self/fd/{file}")))
-
-    def show_and_note(*arguments: Any, **named: Any) -> None:
-        done.append("shown")
-        show(*arguments, **named)
-
-    monkeypatch.setattr(os, "fdatasync", sync_and_note)
-    monkeypatch.setattr(watermark, "write_watermark", show_and_note)
+    system.watch(lambda path: done.append(os.path.basename(path)), "os.fdatasync")
+    system.watch(lambda _: done.append("shown"), "os.rename", at=f"*/{os.fsdecode(watermark.WATERMARK)}")
     assert worker.perform(author).serving == author.seq
     assert "hgrc.new" in done[: done.index("shown")]
 

@@ -17,6 +17,7 @@ from hgext.vcsreplicator.words.records import Reason
 from hgext.vcsreplicator.words.wire import decode
 from testing.builders.mirror.author import Author
 from testing.builders.mirror.mirroring import Bench
+from testing.faults.system import System
 
 from .conftest import Worker
 
@@ -91,20 +92,13 @@ def test_mirrors_get_a_version_that_a_power_cut_left_on_the_master(bench: Bench,
     assert check(OpenRepositories(prepare(), 1), bench.settings(), wanted).problem is None
 
 
-def test_no_power_cut_empties_a_mirrors_file_of_phases(
-    bench: Bench, worker: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_power_cut_empties_a_mirrors_file_of_phases(bench: Bench, worker: Worker, system: System) -> None:
     """An empty file would show what is secret: the content is on the disk before the file has its name."""
     author = bench.author("repo")
     author.push()
     author.push(phase=2)
-    synced, sync = list[tuple[str, bool]](), os.fdatasync
-
-    def note(descriptor: int) -> None:
-        sync(descriptor)
-        synced.append((os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")), os.fstat(descriptor).st_size > 0))
-
-    monkeypatch.setattr(os, "fdatasync", note)
+    synced = list[tuple[str, bool]]()
+    system.watch(lambda path: synced.append((os.path.basename(path), os.path.getsize(path) > 0)), "os.fdatasync")
     assert worker.perform(author).trouble is None
     assert [has_content for name, has_content in synced if name.startswith(".phaseroots-")] == [True]
     assert (bench.where(author) / ".hg/store/phaseroots").read_text() == f"2 {author.tip}\n"

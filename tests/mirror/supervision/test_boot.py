@@ -6,12 +6,12 @@ import os
 import socket
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hgext.vcsreplicator.mirror.supervision import boot
 from hgext.vcsreplicator.mirror.supervision.boot import Lacking
+from testing.faults.system import System
 
 
 @pytest.fixture
@@ -52,12 +52,11 @@ def test_a_mirror_that_stopped_in_order_refuses_nothing_afterwards(root: Path) -
     assert refused(root, "project/repo", "other") == [True, False]
 
 
-def test_a_server_reads_the_file_once_if_nothing_lacks(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_reads_the_file_once_if_nothing_lacks(root: Path, system: System) -> None:
     reads: list[str] = []
-    read = boot.read
-    monkeypatch.setattr(boot, "read", lambda folder: reads.append(folder) or read(folder))
+    system.watch(reads.append, "os.open", at=f"*/{boot.FILE}")
     assert refused(root, "project/repo", "project/repo", "other") == [False] * 3
-    assert reads == [f"{root}/project", str(root)]
+    assert reads == [f"{root}/project/{boot.FILE}", f"{root}/{boot.FILE}"]
 
 
 def test_a_server_of_another_machine_waits_for_the_service_to_live(root: Path) -> None:
@@ -103,11 +102,10 @@ def test_a_root_of_an_older_release_refuses_nothing(root: Path) -> None:
     assert refused(root, "project/repo") == [False]
 
 
-def test_the_file_is_on_disk_before_it_has_its_name(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_on_disk_before_it_has_its_name(root: Path, system: System) -> None:
     calls: list[str] = []
-    for name in ("fsync", "rename"):
-        called: Any = getattr(os, name)
-        monkeypatch.setattr(os, name, lambda *at, name=name, called=called: (calls.append(name), called(*at))[1])
+    system.watch(lambda _: calls.append("fsync"), "os.fsync")
+    system.watch(lambda _: calls.append("rename"), "os.rename")
     boot.write(str(root), "first", {})
     assert calls == ["fsync", "rename", "fsync"]
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What a power cut took, or a lost disk, stays refused until it is served again, or until nothing says that it ever comes."""
 
-import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,6 +16,7 @@ from hgext.vcsreplicator.mirror.supervision.losses import PowerLosses
 from hgext.vcsreplicator.mirror.supervision.state import RepositoryTable
 from hgext.vcsreplicator.words.records import Ack
 from testing.builders.mirror.lives import put
+from testing.faults.system import System
 
 
 class Machine:
@@ -122,12 +122,10 @@ def test_a_power_cut_that_brings_an_older_incarnation_back_is_a_loss(machine: Ma
         assert machine.is_refused is is_refused
 
 
-def test_looks_at_what_lacks_ask_the_disk_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_looks_at_what_lacks_ask_the_disk_once(machine: Machine, system: System) -> None:
     machine.boot("second")
     losses = machine.start(acked=5, serving=3)
-    monkeypatch.setattr(
-        os, "lstat", lambda *_, **__: pytest.fail("five looks a second, at perhaps 10,000 repositories")
-    )
+    system.watch(lambda path: pytest.fail(f"{path}: five looks a second, at perhaps 10,000 repositories"), "os.lstat")
     losses.look()
 
 
