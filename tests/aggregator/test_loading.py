@@ -164,7 +164,7 @@ def test_a_state_shown_a_moment_after_its_commit_is_no_loss(log: CountingLog, mo
     send(log, chain.take(3))
     step(session, clock)
     before = log.copied(STATE)[2][STATE, 0, chain.repository]
-    monkeypatch.setattr(log, "ends", late)
+    log.ends = late  # type: ignore[method-assign]
     ends[:] = [shown(STATE)[0]]
     step(session, clock, 5)
     assert log.copied(STATE)[2][STATE, 0, chain.repository] == before

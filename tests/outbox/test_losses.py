@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Whether the log still has what an outbox sent, and which events cannot be sent again."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.log import EVENTS, NewRecord, topics
+from hgext.vcsreplicator.log import EVENTS, NewRecord, Record, topics
 from hgext.vcsreplicator.outbox.entry import NewestEvent, before_first_event, new_id
 from hgext.vcsreplicator.outbox.file import Outbox, SentMark
 from hgext.vcsreplicator.outbox.folder import Store
@@ -150,10 +151,15 @@ def test_only_an_event_that_retention_removed_stands_unread() -> None:
     assert find_standing(log, wanted) == {partition}
 
 
-def test_events_that_a_log_shows_one_by_one_all_stand(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = MemoryLog()
+class OneByOne(MemoryLog):
+    def collect(
+        self, positions: dict[tuple[str, int], int], active: Sequence[tuple[str, int]], limit: int
+    ) -> list[Record]:
+        return super().collect(positions, active, 1)
+
+
+def test_events_that_a_log_shows_one_by_one_all_stand() -> None:
+    log = OneByOne()
     log.create(topics(partitions=2))
     log.append([NewRecord(topic=EVENTS, key="x", value=b"", headers={ID: EVENT}, partition=at) for at in (0, 1)])
-    collect = log.collect
-    monkeypatch.setattr(log, "collect", lambda positions, active, limit: collect(positions, active, 1))
     assert find_standing(log, {at: EventPlace(id=EVENT, offset=0) for at in (0, 1)}) == {0, 1}
