@@ -67,6 +67,25 @@ class Locked(PlainPort):
     announce = recover
 
 
+class NotedLosses(LossWatch):
+    """Runs a callback once, before it says what is known, or once it has confirmed something."""
+
+    before_places: Callable[[], object] | None = None
+    after_confirm: Callable[[], object] | None = None
+
+    def newest_places(self) -> Mapping[int, KnownPlace]:
+        if (act := self.before_places) is not None:
+            self.before_places = None
+            act()
+        return super().newest_places()
+
+    def confirm(self, *arguments: Any) -> None:
+        super().confirm(*arguments)
+        if (act := self.after_confirm) is not None:
+            self.after_confirm = None
+            act()
+
+
 @dataclass
 class Master:
     """Repositories below a folder, and the relay's work on them with two workers."""
@@ -76,7 +95,7 @@ class Master:
     work: Work
     locked: Locked
     clock: HandClock
-    losses: LossWatch
+    losses: NotedLosses
     jobs: RepositoryJobs
     watch: StateWatch
 
@@ -127,7 +146,7 @@ def unread(tmp_path: Path, log: MemoryLog) -> Iterator[Master]:
     watch = StateWatch(log, stop)
     locked, clock = Locked(), HandClock()
     sender = EventSender(log=log, source="hg://master", make_bundle=locked.make_bundle, store_blob=None)
-    losses = LossWatch(log, watch.state, clock)
+    losses = NotedLosses(log, watch.state, clock)
     jobs = RepositoryJobs(sender, locked, watch, losses)
     work = Work(jobs.table(), workers=2, stop=stop, clock=clock)
     yield Master(tmp_path, log, work, locked, clock, losses, jobs, watch)
@@ -211,9 +230,7 @@ def test_the_log_is_asked_once_for_a_push_and_again_after_trouble(master: Master
     assert master.losses.eras()[partition] == 1
 
 
-def test_a_loss_shown_by_an_append_after_the_question_is_not_passed(
-    master: Master, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loss_shown_by_an_append_after_the_question_is_not_passed(master: Master) -> None:
     first = following(before_first_event("a", 1), 1)
     box = master.write("a", first)
     master.poke("a")
@@ -222,17 +239,14 @@ def test_a_loss_shown_by_an_append_after_the_question_is_not_passed(
     fill = NewRecord(topic=EVENTS, key="another", value=b"", partition=partition)
     master.log.append([fill])  # so that the ends that were seen lie beyond the known record
     master.losses.check(master.folder("a"), box)
-    places = master.losses.newest_places
 
-    def lose_and_notice() -> Mapping[int, KnownPlace]:
-        monkeypatch.setattr(master.losses, "newest_places", places)
+    def lose_and_notice() -> None:
         master.log.lose(EVENTS, partition, 2)
         [(_, offset)] = master.log.append([fill])
         with pytest.raises(Unavailable):
-            master.losses.check_appended(partition, offset, places())
-        return places()
+            master.losses.check_appended(partition, offset, master.losses.newest_places())
 
-    monkeypatch.setattr(master.losses, "newest_places", lose_and_notice)
+    master.losses.before_places = lose_and_notice
     second = following(NewestEvent.of(first[0].event), 1)
     box.append(Transaction(), second)
     master.poke("a")
@@ -240,22 +254,18 @@ def test_a_loss_shown_by_an_append_after_the_question_is_not_passed(
     assert master.sent() == [entry.event.id for entry in first + second]
 
 
-def test_a_loss_shown_by_an_append_between_batches_is_not_passed(
-    master: Master, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    confirm, entries = master.losses.confirm, following(before_first_event("a", 1), BATCH + 1)
+def test_a_loss_shown_by_an_append_between_batches_is_not_passed(master: Master) -> None:
+    entries = following(before_first_event("a", 1), BATCH + 1)
     box = master.write("a", entries)
 
-    def lose_after(*arguments: Any) -> None:
-        monkeypatch.setattr(master.losses, "confirm", confirm)
-        confirm(*arguments)
+    def lose() -> None:
         partition, before = box.sent().partition, master.losses.newest_places()
         master.log.lose(EVENTS, partition, 1)
         [(_, offset)] = master.log.append([NewRecord(topic=EVENTS, key="b", value=b"", partition=partition)])
         with pytest.raises(Unavailable):
             master.losses.check_appended(partition, offset, before)
 
-    monkeypatch.setattr(master.losses, "confirm", lose_after)
+    master.losses.after_confirm = lose
     master.poke("a")
     eventually(lambda: not box.has_unsent())
     assert not is_confirmed(master.losses, master, box, "a")
