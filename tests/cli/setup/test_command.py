@@ -155,10 +155,10 @@ def test_a_setup_killed_at_a_step_is_finished_by_the_next_and_undone(
             raise KeyboardInterrupt
         real(machine, wanted)
 
-    monkeypatch.setattr(Machine, "perform", perform)
     cut = tmp_path / "cut"
-    assert run(cut, "--yes").exit_code != 0
-    monkeypatch.setattr(Machine, "perform", real)
+    with monkeypatch.context() as killed:
+        killed.setattr(Machine, "perform", perform)
+        assert run(cut, "--yes").exit_code != 0
     assert run(cut, "--yes").exit_code == 0
     assert snapshot(cut) == snapshot(whole)
     run(cut, "--undo", "--yes")
@@ -244,7 +244,7 @@ def test_ssh_is_asked_about_the_port_of_the_master(monkeypatch: pytest.MonkeyPat
         return words[-1] == "/etc/ssh/ssh_known_hosts"
 
     monkeypatch.setattr(setup, "succeeds", succeeds)
-    assert setup._knows_master("ssh://hg-mirror@master.example:2222//repos", "/data/hg")
+    assert setup.knows_master("ssh://hg-mirror@master.example:2222//repos", "/data/hg")
     assert asked == ["[master.example]:2222"] * 2
 
 
@@ -304,7 +304,7 @@ def test_a_link_in_place_of_a_folder_ends_no_undo(tmp_path: Path) -> None:
 def test_setup_reads_no_pipe_and_no_link_in_place_of_a_public_key(kind: str, tmp_path: Path) -> None:
     key = tmp_path / "id_ed25519.pub"
     key.write_text("ssh-ed25519 AAAA hg@mirror\n")
-    assert setup._read_public_key(str(key)) == "ssh-ed25519 AAAA hg@mirror"
+    assert setup.read_public_key(str(key)) == "ssh-ed25519 AAAA hg@mirror"
     key.rename(tmp_path / "secret")
     if kind == "pipe":
         os.mkfifo(key)
@@ -313,7 +313,7 @@ def test_setup_reads_no_pipe_and_no_link_in_place_of_a_public_key(kind: str, tmp
     else:
         key.write_text("root:$y$secret:1:0:::::\n")
     with pytest.raises(Refused, match=r"expected a public key.*then repeat setup") as refused:
-        setup._read_public_key(str(key))
+        setup.read_public_key(str(key))
     assert "secret:1" not in str(refused.value)
 
 

@@ -111,23 +111,23 @@ def test_a_bookmark_at_a_changeset_that_is_not_here_is_refused(tmp_path: Path, n
         refusals.refuse_odd_bookmarks(author.repo, changes)
 
 
+@pytest.mark.parametrize(("bound", "expected"), [(6, PUSH_BY_PUSH), (5, ONLY_SYNC)])
 def test_as_many_changesets_as_the_bound_are_told_and_more_are_not(
-    author: Author, monkeypatch: pytest.MonkeyPatch
+    author: Author, monkeypatch: pytest.MonkeyPatch, bound: int, expected: object
 ) -> None:
-    monkeypatch.setattr(announcing, "MANY", 6)
-    assert told(author) == PUSH_BY_PUSH
-    monkeypatch.setattr(announcing, "MANY", 5)
-    assert told(author) == ONLY_SYNC
+    monkeypatch.setattr(announcing, "MANY", bound)
+    assert told(author) == expected
 
 
-def test_a_push_that_no_event_can_hold_leaves_all_to_the_sync(author: Author, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lacking", [0, 1])
+def test_a_push_that_no_event_can_hold_leaves_all_to_the_sync(
+    author: Author, monkeypatch: pytest.MonkeyPatch, lacking: int
+) -> None:
     nodes = [author.push(parent=NULL_NODE) for _ in range(12)]  # each a head
     assert len(nodes) == 12
     size = max(len(to_json(each.changes)) for each in announcing.announce_outside(author.repo, EMPTY, tip(author)))
-    monkeypatch.setattr(refusals, "EVENT_LIMIT", refusals.EVENT_REST + size)
-    assert len(told(author)) == 16
-    monkeypatch.setattr(refusals, "EVENT_LIMIT", refusals.EVENT_REST + size - 1)
-    assert told(author) == ONLY_SYNC
+    monkeypatch.setattr(refusals, "EVENT_LIMIT", refusals.EVENT_REST + size - lacking)
+    assert told(author) == ONLY_SYNC if lacking else len(told(author)) == 16
 
 
 def test_without_publishing_only_the_sync_comes(author: Author) -> None:

@@ -41,11 +41,14 @@ def test_mercurial_opens_nothing_in_a_repository_by_a_link(control: Path, name: 
     assert not (control.parents[1] / "home/new").exists()
 
 
-def test_mercurial_writes_through_no_link_that_comes_once_it_looked(
-    control: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It removes a file, and then makes a new one of this name: here the link comes in between."""
+@pytest.fixture
+def _links_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link comes whenever Mercurial has removed a file to make a new one of its name."""
     monkeypatch.setattr("mercurial.util.unlink", lambda _: None)
+
+
+@pytest.mark.usefixtures("_links_come")
+def test_mercurial_writes_through_no_link_that_comes_once_it_looked(control: Path) -> None:
     with pytest.raises(OSError, match="A link or a file is in the way"):
         vfs.vfs(os.fsencode(control))(b"cache/file", b"wb")
     assert (control.parents[1] / "home/names").read_text() == MINE
@@ -86,13 +89,10 @@ def test_a_stream_clone_has_no_file_that_a_link_names(control: Path) -> None:
             vars(streamclone)["open"](os.fsencode(control / name), "rb")
 
 
+@pytest.mark.usefixtures("_links_come")
 @pytest.mark.parametrize("hardlink", [False, True])
-def test_mercurial_copies_nothing_through_a_link_that_comes_meanwhile(
-    control: Path, hardlink: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It removes a former copy, and then makes a new one of this name."""
+def test_mercurial_copies_nothing_through_a_link_that_comes_meanwhile(control: Path, hardlink: bool) -> None:
     (control / "bookmarks").write_text("of an account\n")
-    monkeypatch.setattr("mercurial.util.unlink", lambda _: None)
     with pytest.raises(OSError, match="A link or a file is in the way"):
         util.copyfile(os.fsencode(control / "bookmarks"), os.fsencode(control / "cache/file"), hardlink=hardlink)
     assert (control.parents[1] / "home/names").read_text() == MINE

@@ -186,7 +186,7 @@ def _look_around(machine: Machine, answers: HostAnswers, examined: Examination, 
     if answers.brokers and not os.path.exists(PASSWORD):
         raise BadConfig(f"setup: {PASSWORD} is missing: write the broker's password into it, with mode 0600")
     home = pwd.getpwnam(HG).pw_dir if has_user(HG) else HOMES[HG]
-    has_key = not answers.copies_over_ssh or (os.path.exists(key_file(home)) and _knows_master(answers.master, home))
+    has_key = not answers.copies_over_ssh or (os.path.exists(key_file(home)) and knows_master(answers.master, home))
     lacking = tuple(
         GiveRights(answers.repos, problem.folders, problem.remedy)
         for problem in examined.problems
@@ -207,7 +207,7 @@ def _read_units(folder: Path) -> dict[str, str]:
     return {file.name: file.read_text("utf-8") for file in folder.glob("vcsreplicator-*.service")}
 
 
-def _knows_master(url: str, home: str) -> bool:
+def knows_master(url: str, home: str) -> bool:
     """Return whether SSH knows the master's own key, about which it would ask a person."""
     parts = urlsplit(url)
     host = f"[{parts.hostname}]:{parts.port}" if parts.port else str(parts.hostname)
@@ -260,7 +260,7 @@ def _say_next(answers: HostAnswers, found: FoundHost, done: Sequence[SetupStep],
         if step not in done and not isinstance(step, WriteFile | MakeFolder):
             click.echo(f"left to you: {describe(step)}")
     if done and not found.has_key:
-        key = _read_public_key(f"{key_file(found.home)}.pub")
+        key = read_public_key(f"{key_file(found.home)}.pub")
         click.echo(f"on the master: vcsreplicator setup --mirror-key {visible(shlex.quote(key))}")
         click.echo(f"here, to accept the master's own key: sudo -u {HG} ssh {urlsplit(answers.master).netloc}")
         click.echo("then repeat setup here")
@@ -268,7 +268,7 @@ def _say_next(answers: HostAnswers, found: FoundHost, done: Sequence[SetupStep],
         click.echo(f"create a repository: sudo -u {HG} /usr/local/bin/hg init {answers.repos}/first")
 
 
-def _read_public_key(path: str) -> str:
+def read_public_key(path: str) -> str:
     """Read a key from a folder in which another user may put a pipe, or a link to a file of root's; raises Refused."""
     try:
         with open(path, encoding="utf-8", errors="replace", opener=open_regular) as file:
