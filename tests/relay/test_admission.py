@@ -17,6 +17,7 @@ import pytest
 
 from hgext.vcsreplicator.relay.admission import HeldSocket, RelaySocket, read_peer
 from hgext.vcsreplicator.words.errors import BadConfig
+from testing.faults.system import System
 
 # A user, and a group, that is neither root's nor that of the one who runs the tests.
 STRANGER = 65533
@@ -34,16 +35,10 @@ def held(path: str) -> HeldSocket:
 
 
 @pytest.mark.parametrize("kind", ["held", "relay"])
-def test_a_socket_is_never_open_to_more_than_it_admits(path: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    modes = []
+def test_a_socket_is_never_open_to_more_than_it_admits(path: str, kind: str, system: System) -> None:
+    modes = list[int]()
     made = held(path) if kind == "held" else RelaySocket(path, group_of=os.path.dirname(path))
-    admit = made._admit_others
-
-    def look() -> None:
-        modes.append(stat.S_IMODE(os.stat(path).st_mode))
-        admit()
-
-    monkeypatch.setattr(made, "_admit_others", look)
+    system.watch(lambda _: modes.append(stat.S_IMODE(os.stat(path).st_mode)), "os.chmod", at=path)
     mask = os.umask(0)
     try:
         made.open()
@@ -51,7 +46,7 @@ def test_a_socket_is_never_open_to_more_than_it_admits(path: str, kind: str, mon
         os.umask(mask)
     modes.append(stat.S_IMODE(os.stat(path).st_mode))
     made.close()
-    assert modes == [0o600, 0o600 if kind == "held" else 0o660]
+    assert modes == ([0o600] if kind == "held" else [0o600, 0o660])
 
 
 def test_a_path_is_held_once_and_given_back(path: str) -> None:

@@ -305,18 +305,20 @@ def test_a_push_to_a_repository_that_the_relay_may_not_look_into_is_heard(
     assert line.failure == "Permission denied"
 
 
-def test_a_push_that_asks_for_reasons_reads_why_the_relay_cannot_send_it(folder: Path, server: Server) -> None:
+def test_a_push_that_asks_for_reasons_reads_why_the_relay_cannot_send_it(
+    folder: Path, server: Server, work: Work
+) -> None:
     line = RelayLine.open(str(folder / "socket"), str(folder / "repo"))
     older = connect(folder)
     assert line is not None
     say(older, seq=1)
     line.report_commit(1)
-    eventually(lambda: [peer.waits_for for peer in server._peers.get(str(folder / "repo"), ())] == [1, 1])
+    eventually(lambda: work.pokes == 4)
     server.failed(str(folder / "repo"), "Permission denied", False)
     assert line.wait_until_sent(patience=60.0) is False
     assert (line.failure, line.is_full) == ("Permission denied", False)
     line.report_commit(1)
-    eventually(lambda: sum(peer.waits_for for peer in server._peers[str(folder / "repo")]) == 2)
+    eventually(lambda: work.pokes == 5)
     server.failed(str(folder / "repo"), "no space", True)
     assert line.wait_until_sent(patience=60.0) is False
     assert (line.failure, line.is_full) == ("no space", True)
