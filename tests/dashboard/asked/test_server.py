@@ -240,7 +240,8 @@ def test_a_process_without_file_descriptors_answers_again_later(folder: Path, mo
 def test_the_end_of_the_block_waits_for_no_peer(folder: Path) -> None:
     held = HeldSocket(str(folder / "socket"), key="dashboard.socket", service="dashboard")
     serving = Serving(held)
-    with AnswerServer(held, serving.answer) as running:
-        pass
-    assert not any(thread.is_alive() for thread in running._threads)
+    others = set(threading.enumerate())
+    with AnswerServer(held, serving.answer):
+        assert len(set(threading.enumerate()) - others) == CONNECTIONS
+    assert set(threading.enumerate()) <= others
     assert not (folder / "socket").exists()

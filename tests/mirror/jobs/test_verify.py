@@ -84,6 +84,14 @@ class Round:
         self.foretold: list[tuple[float, str]] = []
         self._monkeypatch = monkeypatch
 
+    def work_by(self, work: Callable[..., None]) -> None:
+        """Have what it is given in place of workers."""
+        self._monkeypatch.setattr(verify.crew, "work", work)
+
+    def compare_by(self, compare: Callable[..., verify.Round]) -> None:
+        """Have what it is given in place of a round of comparisons."""
+        self._monkeypatch.setattr(verify, "compare", compare)
+
     def state(self, state: RepositoryState) -> None:
         self.log.append([NewRecord(topic=STATE, key=state.repository, value=to_json(state))])
 
@@ -103,7 +111,7 @@ class Round:
                     delay = decide(job, answer)
                     self.clock.advance(delay or 0.0)
 
-        self._monkeypatch.setattr(verify.crew, "work", work)
+        self.work_by(work)
         self.ended = verify.compare(
             SETTINGS,
             self.log,
@@ -244,7 +252,7 @@ def test_a_round_goes_on_when_the_log_was_away_or_lost_records_meanwhile(round_:
 
 
 @pytest.mark.usefixtures("at_once")
-def test_a_round_that_fails_is_begun_again(round_: Round, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_that_fails_is_begun_again(round_: Round) -> None:
     stop, rounds = threading.Event(), [RuntimeError("a fault of our own"), BlockingIOError("no more processes"), None]
 
     def compare(*arguments: object, **more: object) -> verify.Round:
@@ -254,14 +262,12 @@ def test_a_round_that_fails_is_begun_again(round_: Round, monkeypatch: pytest.Mo
             return verify.Round(left_out=0, undone=0)
         raise failure
 
-    monkeypatch.setattr(verify, "compare", compare)
+    round_.compare_by(compare)
     verify.run(SETTINGS, round_.log, OPTIONS, stop=stop)
     assert rounds == []
 
 
-def metrics_of(
-    round_: Round, monkeypatch: pytest.MonkeyPatch, *rounds: dict[str, ComparisonOutcome]
-) -> list[tuple[float | None, float | None]]:
+def metrics_of(round_: Round, *rounds: dict[str, ComparisonOutcome]) -> list[tuple[float | None, float | None]]:
     """Return after each round, in which the repositories have these outcomes, how many differ and how many are unreachable."""
     found: list[tuple[float | None, float | None]] = []
     stop, left = threading.Event(), list(rounds)
@@ -289,17 +295,15 @@ def metrics_of(
             stop.set()
         return verify.Round(left_out=0, undone=0)
 
-    monkeypatch.setattr(verify, "compare", compare)
+    round_.compare_by(compare)
     verify.run(replace(SETTINGS, name="counted"), round_.log, replace(OPTIONS, rest=0.0), stop=stop)
     read_gauges()
     return found
 
 
-def test_the_metrics_of_a_round_count_all_that_needs_an_operator(
-    round_: Round, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_metrics_of_a_round_count_all_that_needs_an_operator(round_: Round) -> None:
     outcomes = {f"{number:032x}": outcome for number, outcome in enumerate(ComparisonOutcome)}
-    assert metrics_of(round_, monkeypatch, outcomes) == [(3, 2)]
+    assert metrics_of(round_, outcomes) == [(3, 2)]
 
 
 def test_a_repository_that_differs_counts_until_it_is_equal_or_gone(
@@ -308,7 +312,6 @@ def test_a_repository_that_differs_counts_until_it_is_equal_or_gone(
     equal, differs, unreachable = ComparisonOutcome.EQUAL, ComparisonOutcome.DIFFERS, ComparisonOutcome.UNREACHABLE
     found = metrics_of(
         round_,
-        monkeypatch,
         {"a": differs, "b": differs, "c": unreachable},
         {"a": unreachable, "b": ComparisonOutcome.BEHIND, "c": unreachable},
         {"a": equal, "b": unreachable, "c": equal},
@@ -345,7 +348,7 @@ def test_a_restart_continues_the_round_and_reports_what_differs(
                     stop.set()
                     return
 
-        monkeypatch.setattr(verify.crew, "work", work)
+        round_.work_by(work)
         monkeypatch.setattr(reports, "INTERVAL", 0.0)
         verify.run(settings, round_.log, replace(OPTIONS, rest=0.0), stop=stop, clock=round_.clock)
         report = Follower(round_.log).update().reports["verify alpha"]
@@ -366,7 +369,7 @@ def test_a_restart_continues_the_round_and_reports_what_differs(
     assert paths == ["r0", "r1", "r2", "r0", "r1"]
 
 
-def test_the_rest_between_two_rounds_is_not_longer_than_wanted(round_: Round, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rest_between_two_rounds_is_not_longer_than_wanted(round_: Round) -> None:
     stop, began = threading.Event(), list[float]()
 
     def compare(*arguments: object, **more: object) -> verify.Round:
@@ -375,7 +378,7 @@ def test_the_rest_between_two_rounds_is_not_longer_than_wanted(round_: Round, mo
             stop.set()
         return verify.Round(left_out=0, undone=0)
 
-    monkeypatch.setattr(verify, "compare", compare)
+    round_.compare_by(compare)
     verify.run(SETTINGS, round_.log, replace(OPTIONS, rest=0.05), stop=stop)
     assert began[-1] - began[0] < verify.RETRY
 

@@ -29,9 +29,14 @@ def test_what_is_written_is_read_again() -> None:
     assert (read.repository_id, read.pushes) == (7, answer.pushes)
 
 
-@pytest.mark.parametrize("largest", [100_000, pytest.param(LARGEST, marks=pytest.mark.more)])
-def test_push_of_the_largest_answer_fits_into_a_message(monkeypatch: pytest.MonkeyPatch, largest: int) -> None:
-    monkeypatch.setattr(pushes, "LARGEST", largest)
+@pytest.fixture(params=[100_000, pytest.param(LARGEST, marks=pytest.mark.more)])
+def largest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The bytes of the largest message."""
+    monkeypatch.setattr(pushes, "LARGEST", request.param)
+    return int(request.param)
+
+
+def test_push_of_the_largest_answer_fits_into_a_message(largest: int) -> None:
     nodes = [f"{number:040x}" for number in range(1, (largest - 200) // 43)]
     text = json.dumps({"lastpushid": 1, "pushes": {"1": {**ENTRY, "changesets": nodes}}}, separators=(",", ":"))
     assert largest - 300 < len(text) <= largest
@@ -39,9 +44,7 @@ def test_push_of_the_largest_answer_fits_into_a_message(monkeypatch: pytest.Monk
     assert from_body(to_body(7, answer.pushes).encode()).pushes == answer.pushes
 
 
-@pytest.mark.parametrize("largest", [100_000, pytest.param(LARGEST, marks=pytest.mark.more)])
-def test_push_that_fits_into_no_message_is_refused(monkeypatch: pytest.MonkeyPatch, largest: int) -> None:
-    monkeypatch.setattr(pushes, "LARGEST", largest)
+def test_push_that_fits_into_no_message_is_refused(largest: int) -> None:
     push = QueuedPush(
         id=3, date=1, user="dana", changesets=tuple(f"{number:040x}" for number in range(1, largest // 43))
     )
