@@ -2,6 +2,7 @@
 """What only the embedded log promises: clear words about a sick database, removal in small steps, wake-ups, several processes."""
 
 import contextlib
+import errno
 import itertools
 import os
 import resource
@@ -25,6 +26,7 @@ from hgext.vcsreplicator.log.sqlite.reader import FALLBACK_POLL, SqliteReader
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import BadConfig, Fenced, Rewound, Unavailable
 from testing.faults.permission import closed, under
+from testing.faults.system import System
 from testing.services.cache import CHECKOUT
 
 pytestmark = pytest.mark.processes
@@ -493,8 +495,8 @@ SqliteLog(Path({str(path)!r})).append([NewRecord(topic="notices", key="x", value
     reader.close()
 
 
-def test_a_lost_ring_only_costs_time(log: SqliteLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hgext.vcsreplicator.log.sqlite.adapter.ring", lambda folder, topics: None)
+def test_a_lost_ring_only_costs_time(log: SqliteLog, system: System) -> None:
+    system.refuse(errno.EACCES, "os.listdir", at="*-wake")
     reader = log.reader({(NOTICES, 0): 0})
     timer = threading.Timer(0.1, lambda: log.append([message(b"1")]))
     timer.start()
@@ -550,12 +552,10 @@ def test_a_reader_of_many_partitions_asks_once_where_they_end(tmp_path: Path) ->
         assert len(statements) == 6, statements
 
 
-def test_a_commit_of_nothing_looks_at_no_stream_and_rings_no_bell(
-    log: SqliteLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_of_nothing_looks_at_no_stream_and_rings_no_bell(log: SqliteLog, system: System) -> None:
     """As a destination asks every few seconds whether it is fenced."""
     transactor = log.transactor("x")
-    monkeypatch.setattr("hgext.vcsreplicator.log.sqlite.doorbell.os.listdir", lambda folder: pytest.fail("it rang"))
+    system.watch(lambda _: pytest.fail("it rang"), "os.listdir")
     statements: list[str] = []
     assert log._connection is not None
     log._connection._sqlite.set_trace_callback(statements.append)
@@ -573,10 +573,8 @@ def test_a_reader_is_not_woken_for_topics_it_does_not_read(tmp_path: Path) -> No
 
 
 def rung(bell: bells.Bell) -> bool:
-    try:
-        return bool(bell._socket.recv(16))
-    except BlockingIOError:
-        return False
+    bell.wait(0)
+    return bell.has_rung
 
 
 def test_bells_of_dead_processes_are_taken_down_by_the_next_ring(tmp_path: Path) -> None:
@@ -591,15 +589,15 @@ def test_bells_of_dead_processes_are_taken_down_by_the_next_ring(tmp_path: Path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["not a bell"]
 
 
-def test_a_bell_hangs_beside_those_of_a_dead_process_of_the_same_id(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(3):
+def test_a_bell_hangs_beside_those_of_a_dead_process_of_the_same_id(tmp_path: Path) -> None:
+    with contextlib.closing(bells.Bell(tmp_path, [1])):
+        [newest] = os.listdir(tmp_path)
+    for further in range(1, 4):
         dead = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        dead.bind(str(tmp_path / f"{os.getpid()}-{number}-2"))
+        dead.bind(str(tmp_path / f"{os.getpid()}-{int(newest.split('-')[1]) + further}-2"))
         dead.close()
-    monkeypatch.setattr(bells, "_numbers", itertools.count())
     bell = bells.Bell(tmp_path, [1])
+    assert len(os.listdir(tmp_path)) == 4
     bells.ring(tmp_path, [1])
     assert rung(bell)
     bell.close()
@@ -635,10 +633,10 @@ def test_a_database_may_lie_deeper_than_a_socket_may_be_named(tmp_path: Path) ->
     folder.mkdir(parents=True)
     with SqliteLog(folder / "log.db", creates=True) as log:
         log.create(TOPICS)
-        reader = log.reader({(NOTICES, 0): 0})
+        bell = bells.Bell(log.bells, range(len(TOPICS) + 1))
         log.append([message(b"1")])
-        assert rung(reader._bell)  # type: ignore[attr-defined]
-        reader.close()
+        assert rung(bell)
+        bell.close()
 
 
 @pytest.mark.parametrize(("umask", "expected"), [(0, 0o660), (0o022, 0o640), (0o002, 0o660), (0o077, 0o600)])
@@ -698,19 +696,17 @@ def test_a_log_that_root_makes_belongs_to_the_owner_of_its_folder(tmp_path: Path
         reader.close()
 
 
-def test_a_file_in_place_of_a_bell_keeps_its_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_in_place_of_a_bell_keeps_its_mode(tmp_path: Path, system: System) -> None:
     """As the folder's owner could do while root hangs a bell."""
     victim, place = tmp_path / "victim", tmp_path / "bells"
     victim.touch(0o600)
     place.mkdir()
-    share = bells._BellFolder.share
 
-    def swapped(self: bells._BellFolder, name: str) -> None:
+    def swap(name: str) -> None:
         (place / name).unlink()
         (place / name).symlink_to(victim)
-        share(self, name)
 
-    monkeypatch.setattr(bells._BellFolder, "share", swapped)
+    system.watch(swap, "os.open", at=f"{os.getpid()}-*-2")
     with pytest.raises(OSError, match="socket"):
         bells.Bell(place, [1])
     assert victim.stat().st_mode & 0o777 == 0o600
