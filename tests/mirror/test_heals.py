@@ -67,7 +67,7 @@ def test_a_gap_is_filled_from_the_master(bench: Bench) -> None:
     with bench.mirror():
         bench.wait_applied(patient, neighbour)
         patient.push()
-        bench._sent[patient.repository] += 1  # this one never reaches the log
+        bench.sent[patient.repository] += 1  # this one never reaches the log
         push(bench, patient, neighbour)
         bench.wait_applied(patient, neighbour)
         push(bench, patient, neighbour)
@@ -81,7 +81,7 @@ def test_a_repository_whose_beginning_is_not_in_the_log_is_copied(bench: Bench) 
     patient.push(count=3)
     patient.push(phase=1)
     patient.obsolete(patient.tip)
-    bench._sent[patient.repository] = 3
+    bench.sent[patient.repository] = 3
     bench.send(patient)
     with bench.mirror():
         bench.wait_applied(patient)
@@ -106,7 +106,7 @@ def test_what_was_configured_last_before_a_repair_holds_after_it(bench: Bench, r
         bench.wait_applied(patient)
     if reason == "gap":
         patient.push()
-        bench._sent[patient.repository] += 1  # this one never reaches the log
+        bench.sent[patient.repository] += 1  # this one never reaches the log
     else:
         damage(bench, patient, "revlog truncated")
     configure(patient, "second")
@@ -136,7 +136,7 @@ def test_a_change_outside_on_the_master_is_fetched(bench: Bench) -> None:
     patient, neighbour = two(bench)
     push(bench, patient, neighbour)
     with patient.repo.wlock(), patient.repo.lock(), patient.repo.transaction(b"outside"):
-        patient._commit(patient.repo.changelog.tip(), {"outside": b"x"})
+        patient.commit(patient.repo.changelog.tip(), {"outside": b"x"})
     patient.event(Type.SYNC, detail={"reason": "outside", "bootstrap": "false"})
     push(bench, patient, neighbour)
     with bench.mirror():
@@ -706,7 +706,7 @@ def test_a_worker_does_not_grow_over_twenty_thousand_applies(bench: Bench) -> No
 def test_a_repository_that_was_apart_when_the_log_was_made_anew_heals(bench: Bench) -> None:
     patient, neighbour = two(bench)
     patient.push()
-    bench._sent[patient.repository] = 1
+    bench.sent[patient.repository] = 1
     push(bench, patient, neighbour)
     with bench.mirror():
         bench.wait_applied(patient, neighbour)
@@ -735,7 +735,7 @@ def test_more_repositories_in_trouble_than_readers_all_heal(bench: Bench) -> Non
         bench.wait_applied(*authors)
         for author in authors:
             author.push()
-            bench._sent[author.repository] += 1
+            bench.sent[author.repository] += 1
         push(bench, *authors)
         bench.wait_applied(*authors)
     assert bench.notes() == []

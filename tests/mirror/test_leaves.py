@@ -42,7 +42,7 @@ def said_deleted(bench: Bench, author: Author) -> None:
 
 def lose(bench: Bench, author: Author) -> None:
     """What was not sent of the repository never reaches the log."""
-    bench._sent[author.repository] = len(author.frames)
+    bench.sent[author.repository] = len(author.frames)
 
 
 def roster(bench: Bench, version: int, **members: object) -> None:
@@ -76,7 +76,7 @@ def test_one_deleted_while_it_waits_for_its_repair_is_set_aside(bench: Bench, da
             file.write(b"damage")
         patient.push()
         delete_on_master(patient)
-        bench._sent[patient.repository] += 1  # a gap before the deletion
+        bench.sent[patient.repository] += 1  # a gap before the deletion
         bench.send(patient)
         bench.wait_detached(patient)
         if when == "while it runs":
@@ -140,7 +140,7 @@ def test_a_backup_keeps_one_deleted_while_it_waits_for_its_repair(bench: Bench) 
         bench.wait_applied(patient)
         patient.push()
         delete_on_master(patient)
-        bench._sent[patient.repository] += 1
+        bench.sent[patient.repository] += 1
         bench.send(patient)
         bench.wait_detached(patient)
         bench.release(patient, 1, deleted=True)
@@ -183,7 +183,7 @@ def test_a_repository_that_is_renamed_while_it_waits_for_its_repair_moves(bench:
         patient.push()
         patient.rename(bench.master_root, "elsewhere")
         if reason == "gap":
-            bench._sent[patient.repository] += 1
+            bench.sent[patient.repository] += 1
         patient.push()
         bench.send(patient)
         bench.release(patient, 2)

@@ -24,7 +24,7 @@ class Mirror:
     def __init__(self, author: Author, folder: Path) -> None:
         self.author = author
         shutil.copytree(author.folder, folder / "mirror")
-        self.repo = factory.repository(author._ui, bytes(folder / "mirror")).unfiltered()
+        self.repo = factory.repository(author.ui, bytes(folder / "mirror")).unfiltered()
         tip = observe.tip(self.repo)
         self.checkpoint = Checkpoint(
             repository=author.repository,
@@ -130,7 +130,7 @@ def test_a_strip_killed_before_mercurial_moves_bookmarks_keeps_them(author, bran
         patched.setattr(type(mirror.repo), "transaction", killed)
         with pytest.raises(Killed):
             mirror.act()
-    mirror.repo = factory.repository(author._ui, mirror.repo.root).unfiltered()
+    mirror.repo = factory.repository(author.ui, mirror.repo.root).unfiltered()
     mirror.act()
     assert observe.bookmarks(mirror.repo, ["here"]) == {"here": base}
     assert observe.tip(mirror.repo) == author.frames[-1][0].after

@@ -152,7 +152,7 @@ class Place:
         user_interface = ui_module.ui.load()
         extensions.loadall(user_interface)
         extensions.populateui(user_interface)
-        user_interface.fout = user_interface.ferr = self._printed = io.BytesIO()
+        user_interface.fout = user_interface.ferr = self.printed = io.BytesIO()
         return factory.repository(user_interface, os.fsencode(self.folder), create=create)
 
     @property
@@ -199,7 +199,7 @@ class Place:
         remote._callstream = call
         exchange.pull(local, remote, heads=[bytes.fromhex(node) for node in nodes] or None)
         assert {stream.read() for stream in streams} == {b""}, "not read up to the trailer"
-        return self._printed.getvalue().decode("utf-8", "replace")
+        return self.printed.getvalue().decode("utf-8", "replace")
 
     def strip(self, node):
         repository = self.repository

@@ -148,7 +148,7 @@ def copy(theirs, monkeypatch):
                 assert copying.copypushlog(local.ui, local, SOURCE) == 0
             except error.Abort as problem:
                 stopped = b"abort: %s\n(%s)\n" % (problem.message, problem.hint or b"")
-        return (theirs.place._printed.getvalue() + stopped).decode()
+        return (theirs.place.printed.getvalue() + stopped).decode()
 
     return copy
 

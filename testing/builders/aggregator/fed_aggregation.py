@@ -49,10 +49,10 @@ class FedAggregation:
         roster = Roster(version=1, mirrors=tuple(known), allow_empty=allow_empty)
         # Up to where the partition counts as read from its beginning: nothing is looked for a second time.
         self.whole = sys.maxsize
-        self.aggregation = self._aggregate(roster, limit)
+        self.aggregation = self.aggregate(roster, limit)
         self.aggregation.end_loading(self.now)
         self._offsets = dict.fromkeys((EVENTS, ACKS, ROSTER_REQUESTS), 0)
-        self._events: list[Record] = []
+        self.events: list[Record] = []
 
     @property
     def now(self) -> float:
@@ -74,7 +74,7 @@ class FedAggregation:
 
     def event(self, *events: Event, headers: Mapping[str, str] | None = None) -> list[RecordOutcome]:
         records = [self.record(EVENTS, event.repository, wire.encode(event), headers) for event in events]
-        self._events += records
+        self.events += records
         return [self.take(self.take_event, record) for record in records]
 
     def take_event(self, record: Record, now: float) -> RecordOutcome:
@@ -82,7 +82,7 @@ class FedAggregation:
 
     def skip(self, *events: Event) -> None:
         """The log takes these, and the position passes them unread, as if it was moved by hand."""
-        self._events += [self.record(EVENTS, event.repository, wire.encode(event)) for event in events]
+        self.events += [self.record(EVENTS, event.repository, wire.encode(event)) for event in events]
         self.aggregation.positions[EVENTS, 0] = self.positions[EVENTS, 0] = self._offsets[EVENTS]
 
     def take(self, enter: Callable[[Record, float], RecordOutcome], record: Record) -> RecordOutcome:
@@ -96,7 +96,7 @@ class FedAggregation:
     def read_again(self) -> None:
         """All events before the position."""
         self.whole = self._offsets[EVENTS]
-        for record in [record for record in self._events if record.offset < self.positions[EVENTS, 0]]:
+        for record in [record for record in self.events if record.offset < self.positions[EVENTS, 0]]:
             self.take(self.aggregation.events.take_again, record)
         self.aggregation.events.settle_forks(0, self.now)
 
@@ -135,7 +135,7 @@ class FedAggregation:
         self.whole = whole
         roster = from_json(Roster, self.topics[ROSTER][KEY]) if self.topics[ROSTER] else self.aggregation.roster
         acks = [ack for repository in self.aggregation.repositories.values() for ack in repository.acks.values()]
-        self.aggregation = self._aggregate(roster, 1000)
+        self.aggregation = self.aggregate(roster, 1000)
         for key, value in self.topics[PENDING].items():
             self.aggregation.load_pending(key or "", value, self.pending_headers[key])
         for value in self.topics[STATE].values():
@@ -147,7 +147,7 @@ class FedAggregation:
                 self.read_again()
             self.write()
 
-    def _aggregate(self, roster: Roster, limit: int) -> Aggregation:
+    def aggregate(self, roster: Roster, limit: int) -> Aggregation:
         aggregation = Aggregation(roster, self.positions, limit=limit)
         aggregation.succession.now = self.now
         aggregation.succession.read_at = math.inf  # what was not fed does not exist

@@ -45,7 +45,7 @@ class Author:
 
     def __init__(self, root: Path, path: str, *, generation: int = 1, blobs: BlobStore | None = None) -> None:
         initialize()
-        self._ui = ui = uimod.ui.load()
+        self.ui = ui = uimod.ui.load()
         for section, name, value in (
             ("ui", "quiet", "yes"),
             ("experimental", "evolution", "all"),
@@ -70,7 +70,7 @@ class Author:
         copied = copy.copy(self)
         copied.folder, copied.frames = root / self.path, list(self.frames)
         shutil.copytree(self.folder, copied.folder)
-        copied.repo = factory.repository(self._ui, os.fsencode(copied.folder)).unfiltered()
+        copied.repo = factory.repository(self.ui, os.fsencode(copied.folder)).unfiltered()
         return copied
 
     def event(self, kind: Type, changes: Changes = NOTHING, bundle: bytes | None = None, **members: Any) -> Event:
@@ -96,7 +96,7 @@ class Author:
             below = bytes.fromhex(parent) if parent is not None else self.repo.changelog.tip()
             for number in range(count):
                 content = files or {f"file{number % 7}": f"{self.path} {self.pushes} {number}\n".encode()}
-                below = self._commit(below, content)
+                below = self.commit(below, content)
             nodes = [self.repo.changelog.node(rev) for rev in range(first, len(self.repo.changelog))]
             phases.advanceboundary(self.repo, tr, phase, nodes)
             phases.retractboundary(self.repo, tr, phase, nodes)
@@ -168,7 +168,7 @@ class Author:
         former, self.path = self.path, path
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         self.folder = self.folder.rename(root / path)
-        self.repo = factory.repository(self._ui, os.fsencode(self.folder)).unfiltered()
+        self.repo = factory.repository(self.ui, os.fsencode(self.folder)).unfiltered()
         return self.event(Type.RENAMED, detail={"from": former})
 
     @property
@@ -189,7 +189,7 @@ class Author:
         """Appends the events from the `start`th on to the log."""
         log.append(self.messages(start))
 
-    def _commit(self, below: bytes, content: Mapping[str, bytes]) -> bytes:
+    def commit(self, below: bytes, content: Mapping[str, bytes]) -> bytes:
         def file(_: Any, memory: Any, path: bytes) -> Any:
             return context.memfilectx(self.repo, memory, path, content[path.decode()])
 

@@ -56,10 +56,11 @@ class Bench:
         self.log = open_log(self.url, creates=True)
         self.log.create(topics(partitions=partitions))
         self.master_url: str | None = None
-        self._sent: dict[str, int] = {}
+        # How many events of each repository are sent; a test that adds to it loses some.
+        self.sent: dict[str, int] = {}
         self._acks: dict[str, Ack] = {}
         self._reader = self.log.reader({(ACKS, 0): self.log.beginnings(ACKS)[0]})
-        self._web: subprocess.Popen[bytes] | None = None
+        self.web: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -69,9 +70,9 @@ class Bench:
     ) -> None:
         self._reader.close()
         self.log.close()
-        if self._web is not None:
-            self._web.kill()
-            self._web.wait()
+        if self.web is not None:
+            self.web.kill()
+            self.web.wait()
 
     # The master's side.
 
@@ -81,9 +82,9 @@ class Bench:
 
     def send(self, *authors: Author) -> None:
         """Put what is new of these repositories into the log, one event of each in turn."""
-        waiting = [author.messages(self._sent.get(author.repository, 0)) for author in authors]
+        waiting = [author.messages(self.sent.get(author.repository, 0)) for author in authors]
         for author in authors:
-            self._sent[author.repository] = len(author.frames)
+            self.sent[author.repository] = len(author.frames)
         turns = max(map(len, waiting), default=0)
         messages = [queue[turn] for turn in range(turns) for queue in waiting if turn < len(queue)]
         for start in range(0, len(messages), 1000):
@@ -113,7 +114,7 @@ class Bench:
                 *guard,
             ]
         with (self.folder / "web.log").open("wb") as output, warm_starts():
-            self._web = subprocess.Popen(
+            self.web = subprocess.Popen(
                 program,
                 env={**os.environ, "HGRCPATH": str(hgrc), "HGENCODING": "UTF-8"},
                 stderr=output,
@@ -126,7 +127,7 @@ class Bench:
                 return
             except OSError:
                 assert time.monotonic() < end
-                assert self._web.poll() is None, (self.folder / "web.log").read_text()
+                assert self.web.poll() is None, (self.folder / "web.log").read_text()
                 time.sleep(0.05)
 
     def release(self, author: Author, seq: int | None = None, **members: Any) -> None:

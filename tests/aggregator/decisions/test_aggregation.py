@@ -1423,7 +1423,7 @@ def test_a_notice_restores_a_state_that_is_older_and_no_newer_one() -> None:
     fed.event(*chain.take(3))
     fed.ack(chain.ack("alpha", 3))
     fed.commit()
-    fed.aggregation = fed._aggregate(fed.aggregation.roster, 1000)
+    fed.aggregation = fed.aggregate(fed.aggregation.roster, 1000)
     # Decisions about it failed before: only the notice says that it is at the path.
     fed.aggregation.poison.faults.update({chain.repository: UnexpectedError("KeyError: 'z'", "")})
     assert [fed.aggregation.recover(fed.notices[at]) for at in (1, 0, 1, 2)] == [True, False, False, True]

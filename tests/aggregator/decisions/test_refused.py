@@ -46,8 +46,8 @@ def test_no_stored_position_passes_an_event_that_waits() -> None:
 def read_again_from_the_stored_position(fed: FedAggregation) -> None:
     """As the next session does once the topic takes the message."""
     fed.restart()
-    fed.aggregation.events.ends[0] = len(fed._events)
-    for record in fed._events[fed.positions[EVENTS, 0] :]:
+    fed.aggregation.events.ends[0] = len(fed.events)
+    for record in fed.events[fed.positions[EVENTS, 0] :]:
         fed.take(fed.take_event, record)
     fed.commit()
 

@@ -94,7 +94,7 @@ def author(made_once: Author, tmp_path: Path) -> Author:
 
 
 def empty(author: Author, folder: Path) -> Any:
-    return factory.repository(author._ui, os.fsencode(folder), create=True).unfiltered()
+    return factory.repository(author.ui, os.fsencode(folder), create=True).unfiltered()
 
 
 def take(repo: Any, wire: Wire) -> Any:

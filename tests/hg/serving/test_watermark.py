@@ -227,7 +227,7 @@ def test_what_is_applied_after_a_release_does_not_move_its_bookmarks(bench: Benc
         bench.log.append(author.messages()[:shown])
         bench.release(author, shown)
         bench.wait(lambda acks: (a := acks.get(author.repository)) is not None and a.serving == shown, "release")
-        bench._sent[author.repository] = shown
+        bench.sent[author.repository] = shown
         bench.send(author)
         bench.wait_applied(author)
         with served(bench, author) as url:
@@ -248,7 +248,7 @@ def test_a_new_copy_serves_the_bookmarks_of_the_release_until_the_next(bench: Be
         bench.release(author, shown)
         bench.wait(lambda acks: (a := acks.get(author.repository)) is not None and a.serving == shown, "release")
         bench.hg(author, "debugbuilddag", "+1", "--from-existing")  # so it is copied again, at the last event
-        bench._sent[author.repository] = shown
+        bench.sent[author.repository] = shown
         bench.send(author)
         bench.wait_applied(author)
         with served(bench, author) as url:

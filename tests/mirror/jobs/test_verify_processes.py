@@ -131,8 +131,8 @@ def test_without_the_master_nothing_is_said_to_differ(bench: Bench) -> None:
     (one,) = filled(bench, "one")
     with bench.mirror():
         bench.wait_applied(one)
-    assert bench._web is not None
-    bench._web.kill()
+    assert bench.web is not None
+    bench.web.kill()
     assert verdicts(bench)["one"].outcome is ComparisonOutcome.UNREACHABLE
 
 

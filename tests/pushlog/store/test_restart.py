@@ -171,7 +171,7 @@ def push(place, name=b"d"):
     source = place("source")
     source.commit(name)
     source.push_to(place("server"))
-    return source._printed.getvalue()
+    return source.printed.getvalue()
 
 
 def test_a_push_after_a_loss_says_once_that_it_derives_the_database_again(place, server, restart):

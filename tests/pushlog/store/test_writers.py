@@ -183,7 +183,7 @@ def test_a_push_says_that_it_repairs_a_damaged_file_and_what_it_keeps(place, ser
     source = place("source")
     source.commit(b"d")
     source.push_to(server)
-    said = source._printed.getvalue()
+    said = source.printed.getvalue()
     line = b"; what follows is taken from pushlog2.db, and the damaged rest is kept in pushlog-damaged.log\n"
     assert said.count(line) == 1, said
     assert damaged.endswith((server.folder / ".hg" / "store" / "pushlog-damaged.log").read_bytes())
