@@ -63,7 +63,7 @@ def fetch(pullop: pulloperation) -> None:
     """Record the server's newer pushes as they are there, or abort the pull."""
     log = Pushlog(pullop.repo)
     first = api.last_push_id(log.repo) + 1
-    _name_stale_mirror(log.repo.ui, pullop.remote, newest=first - 1)
+    name_stale_mirror(log.repo.ui, pullop.remote, newest=first - 1)
     answer = _ask_for_pushes(log, pullop.remote, first)
     pushes = list(_select_obtainable(log, pullop.remote, answer))
     if not pushes:
@@ -79,7 +79,7 @@ def fetch(pullop: pulloperation) -> None:
             )
 
 
-def _name_stale_mirror(ui: Ui, remote: IPeer, *, newest: int) -> None:
+def name_stale_mirror(ui: Ui, remote: IPeer, *, newest: int) -> None:
     """Report in one line a mirror that serves fewer pushes than are here."""
     served = _read_newest(remote)
     if served is not None and served < newest:

@@ -198,8 +198,8 @@ def test_a_disk_that_fails_at_writes_alone_is_named(master: Path, disks: Disks, 
     assert relay is not None
     find, folder, what = {
         "log": (lambda: [asking.find_full_log(config)], "", "no service can write to the log"),
-        "blobs": (lambda: [asking._find_full_blobs(config)], "/blobs", "pushes with large bundles wait in their"),
-        "roots": (lambda: asking._find_full_roots(relay), "/repos", "the master refuses pushes"),
+        "blobs": (lambda: [asking.find_full_blobs(config)], "/blobs", "pushes with large bundles wait in their"),
+        "roots": (lambda: asking.find_full_roots(relay), "/repos", "the master refuses pushes"),
     }[store]
     assert [found for found in find() if found] == []
     with failing_writes():

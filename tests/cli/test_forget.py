@@ -18,11 +18,11 @@ def test_a_repository_of_an_empty_root_stays_unless_it_is_mounted(
     names = ["a" * 32, "b" * 32]
     states = {name: some_state(repository=name, path=f"group/{name[0]}", source="hg://master") for name in names}
     with pytest.raises(Refused, match=rf"{tmp_path}: is empty, 2 repositories were there: .*; if it is, .* --mounted"):
-        forget._refuse_unmounted(settings, states, states[names[0]])
+        forget.refuse_unmounted(settings, states, states[names[0]])
     control = tmp_path / "other" / ".hg"
     (control / "store").mkdir(parents=True)
     (control / "requires").write_text("store\n")
-    forget._refuse_unmounted(settings, states, states[names[0]])
+    forget.refuse_unmounted(settings, states, states[names[0]])
     (tmp_path / "group").mkdir()
     with pytest.raises(Refused, match=rf"{tmp_path}/group: is empty, 2 repositories were there: "):
-        forget._refuse_unmounted(settings, states, states[names[0]])
+        forget.refuse_unmounted(settings, states, states[names[0]])

@@ -55,7 +55,7 @@ def test_a_table_keeps_its_shape_on_80_columns_while_there_is_trouble() -> None:
         notes=(),
     )
     output = io.StringIO()
-    Console(width=80, file=output).print(status._make_view(summary))
+    Console(width=80, file=output).print(status.make_view(summary))
     lines = [line.rstrip() for line in output.getvalue().splitlines()]
     [row] = [line for line in lines if line.startswith(" destination webhooks")]
     assert row.split()[2:] == ["312", "83", "min", "ago", "83", "min", "ago", "2"]
@@ -82,6 +82,6 @@ def test_a_mirror_that_verify_compares_has_a_line_that_says_since_when() -> None
         notes=(),
     )
     output = io.StringIO()
-    Console(width=80, file=output).print(status._make_view(summary))
+    Console(width=80, file=output).print(status.make_view(summary))
     lines = [line.strip() for line in output.getvalue().splitlines() if "last verified" in line]
     assert lines == ["mirror alpha: last verified: 2 h ago, 3 of 7 in this round"]

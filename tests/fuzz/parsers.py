@@ -255,7 +255,7 @@ def part(name: bytes, *pieces: bytes) -> bytes:
 def read_answer(content: bytes) -> object:
     found = StreamAnswer(io.BytesIO(content))
     body = b"".join(found.frames())
-    return snapshot._read_state(found), body
+    return snapshot.read_state(found), body
 
 
 def read_master_header(content: bytes) -> object:
@@ -310,9 +310,9 @@ def read_final_answer(content: bytes) -> object:
 def read_links(content: bytes) -> object:
     response = httpx.Response(200, headers=[(b"link", content), (b"etag", content)])
     url = "https://hg.example/repo/json-pushes?version=2"
-    found = asking._find_link(url, response)
+    found = asking.find_link(url, response)
     assert found is None or found.startswith("https://hg.example/repo/json-pushes")
-    return asking._find_etag(response)
+    return asking.find_etag(response)
 
 
 # The decoder
@@ -419,7 +419,7 @@ def pack_event(header: bytes) -> object:
 
 
 def write_event(frame: Any) -> bytes:
-    return wire._pack_frame(frame.header, frame.body)
+    return wire.pack_frame(frame.header, frame.body)
 
 
 def write_header(frame: Any) -> bytes:
@@ -436,7 +436,7 @@ KEY = seal.SealKey(pair="0123456789abcdef", secret=b"k" * 32)
 
 # Signed notices
 
-AGGREGATOR, MIRROR = (pairs._make_pair(letter * 32) for letter in (b"a", b"m"))
+AGGREGATOR, MIRROR = (pairs.make_pair(letter * 32) for letter in (b"a", b"m"))
 
 
 def make_signed(count: int) -> tuple[str, bytes]:
@@ -461,7 +461,7 @@ def make_signed(count: int) -> tuple[str, bytes]:
 def verify_line(content: bytes) -> signed.CheckedNotice:
     """Verify and describe a line as `vcsreplicator verify-notice` does."""
     line = content.decode("utf-8", "replace").strip()
-    found = verify_notice._check_line(line, [AGGREGATOR.signing], {})
+    found = verify_notice.check_line(line, [AGGREGATOR.signing], {})
     assert [*verify_notice._describe(found)]
     return found
 
@@ -594,7 +594,7 @@ PARSERS = {
     "report of a service": record(records.ServiceReport, REPORT),
     "position of the poller": record(Followed, b'{"last":7,"number":1,"tip":"ab","url":"https://h.example/x"}'),
     "report of the guardian": Parser(
-        read=functools.partial(guardian_state._read_record, "report/1"),
+        read=functools.partial(guardian_state.read_record, "report/1"),
         corpus=[QUEUE_REPORT, DEEP],
         errors=(MalformedEvent,),
         write=to_json,
@@ -681,7 +681,7 @@ PARSERS = {
         errors=(Unavailable, Diverged),
     ),
     "push in a master's answer": Parser(
-        read=snapshot._read_push,
+        read=snapshot.read_push,
         corpus=[json.dumps([7, "dana \udcff", NOW, [NODE, "a" * 40]]).encode(), b'[1,"",-5,[]]', DEEP],
         errors=(Unavailable,),
     ),

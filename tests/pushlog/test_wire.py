@@ -422,7 +422,7 @@ def test_only_a_number_of_a_server_is_printed(announced, printed):
     user_interface = ui_module.ui.load()
     user_interface.fout = out = io.BytesIO()
     remote = SimpleNamespace(capable=lambda name: announced)
-    fetching._name_stale_mirror(user_interface, remote, newest=3)
+    fetching.name_stale_mirror(user_interface, remote, newest=3)
     assert out.getvalue() == printed
 
 

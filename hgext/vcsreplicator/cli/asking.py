@@ -101,9 +101,9 @@ def find_here(
 
     `measure_silence` returns the seconds since a service reported.
     """
-    found = [finding for finding in (find_full_log(config), _find_full_blobs(config)) if finding is not None]
+    found = [finding for finding in (find_full_log(config), find_full_blobs(config)) if finding is not None]
     relay = relay_of(config)
-    found += _find_full_roots(relay) if relay else []
+    found += find_full_roots(relay) if relay else []
     if relay and measure_silence(RELAY_KEY + relay.source) > max(expected.patience, REPORTED_WITHIN):
         found += _find_on_disk(relay, open_log)
     elif relay:
@@ -170,14 +170,14 @@ def find_full_log(config: Config) -> Finding | None:
     return _describe_full(os.path.dirname(unquote(parts.path)), "no service can write to the log", must_write=True)
 
 
-def _find_full_blobs(config: Config) -> Finding | None:
+def find_full_blobs(config: Config) -> Finding | None:
     parts = urlsplit(config.blobs or "")
     if parts.scheme != "file":
         return None
     return _describe_full(unquote(parts.path), "pushes with large bundles wait in their outboxes")
 
 
-def _find_full_roots(relay: RelaySettings) -> list[Finding]:
+def find_full_roots(relay: RelaySettings) -> list[Finding]:
     """Find out which roots of a master here have a disk that is full, fails or hangs.
 
     The relay hardly writes there: without this finding only pushers would know.

@@ -38,7 +38,7 @@ def command(config: Config, repository: str, yes: bool, mounted: bool) -> None:
         state = picture.find_repository(repository, is_living=True)
         refuse_present(relay.roots, state)
         if not mounted:
-            _refuse_unmounted(relay, picture.states, state)
+            refuse_unmounted(relay, picture.states, state)
         event = make_deletion(log, state, SystemClock())
         if not yes:
             raise Refused(f"{state.path} ({state.repository}) would be deleted on all mirrors; add --yes to do it")
@@ -46,7 +46,7 @@ def command(config: Config, repository: str, yes: bool, mounted: bool) -> None:
     click.echo(f"{state.path}: wrote its deletion into the log, event {event.seq}")
 
 
-def _refuse_unmounted(relay: RelaySettings, states: Mapping[str, RepositoryState], state: RepositoryState) -> None:
+def refuse_unmounted(relay: RelaySettings, states: Mapping[str, RepositoryState], state: RepositoryState) -> None:
     """Raise Refused if the repository may be on a file system that is not mounted."""
     known = [folder for root in relay.roots for folder in find_repositories(root)]
     gone = {*find_gone(states, relay.roots, known, {}, 0.0, source=relay.source), state.repository}

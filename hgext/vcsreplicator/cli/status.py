@@ -45,7 +45,7 @@ def command(config: Config, watch: bool, as_json: bool) -> None:
         with log_of(config) as log, metered(log) as shown, closing(Follower(shown)) as follower:
             _watch(_make_watched(config, follower, log, expected))
     else:
-        console().print(_make_view(find_all(config, expected)))
+        console().print(make_view(find_all(config, expected)))
 
 
 def _print_data(config: Config, log: Log, expected: Expectations) -> None:
@@ -70,7 +70,7 @@ def _make_watched(config: Config, follower: Follower, log: Log, expected: Expect
         if time.monotonic() >= due:
             here = find_here(config, lambda: log, expected, summary.measure_silence)
             due = time.monotonic() + LOOK
-        return _make_view(add_findings(summary, here))
+        return make_view(add_findings(summary, here))
 
     return view
 
@@ -100,7 +100,7 @@ def _write_repeatedly(draw: Callable[[], Group]) -> NoReturn:
         time.sleep(1)
 
 
-def _make_view(summary: Summary) -> Group:
+def make_view(summary: Summary) -> Group:
     seen = "not seen"
     if summary.aggregator is not None:
         seen = f"seen {_format_age(summary.aggregator, summary.now)}, roster version {summary.roster}"

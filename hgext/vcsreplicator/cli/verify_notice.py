@@ -76,7 +76,7 @@ def command(file: TextIO, keys: tuple[str, ...]) -> None:
     number, is_wrong = 0, False
     for number, line in enumerate(filter(str.strip, file), 1):
         try:
-            click.echo("\n".join(map(visible, _describe(_check_line(line.strip(), trusted, of_mirrors)))))
+            click.echo("\n".join(map(visible, _describe(check_line(line.strip(), trusted, of_mirrors)))))
         except ReplicationError as error:
             click.echo(f"vcsreplicator: notice {number}: {visible(str(error))}", err=True)
             is_wrong = True
@@ -99,7 +99,7 @@ def _read_keys(keys: Iterable[str]) -> tuple[list[str], dict[str, list[str]]]:
     return trusted, of_mirrors
 
 
-def _check_line(line: str, trusted: list[str], of_mirrors: dict[str, list[str]]) -> CheckedNotice:
+def check_line(line: str, trusted: list[str], of_mirrors: dict[str, list[str]]) -> CheckedNotice:
     """Verify a line; raise Refused or MalformedEvent."""
     if not line.startswith("{"):
         return check_notice(line, trusted, of_mirrors)

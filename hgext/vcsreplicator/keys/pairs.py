@@ -82,7 +82,7 @@ def make_key(file: Path) -> KeyPair:
     """
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-    made = _make_pair(X25519PrivateKey.generate().private_bytes_raw())
+    made = make_pair(X25519PrivateKey.generate().private_bytes_raw())
     write_keys(file, (made, *read_keys(file))[:MOST])
     return made
 
@@ -160,10 +160,10 @@ def _read_pair(line: str) -> KeyPair:
         private = base64.b64decode(line.removeprefix(_PRIVATE), validate=True)
     except binascii.Error as error:
         raise ValueError("not base64") from error
-    return _make_pair(private)
+    return make_pair(private)
 
 
-def _make_pair(private: bytes) -> KeyPair:
+def make_pair(private: bytes) -> KeyPair:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
     public = X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()

@@ -115,12 +115,12 @@ def encode(event: Event, attachment: Attachment | None = None, body: bytes = b""
 
     Raises Rejected for a header over HEADER_LIMIT, and for header and body over FRAME_LIMIT together.
     """
-    return _pack_frame(Header(event=event, attachment=attachment), body)
+    return pack_frame(Header(event=event, attachment=attachment), body)
 
 
 def encode_heartbeat(beat: Heartbeat) -> bytes:
     """Return the record's value for a heartbeat."""
-    return _pack_frame(Header(heartbeat=beat), b"")
+    return pack_frame(Header(heartbeat=beat), b"")
 
 
 def inline(body: bytes) -> Attachment:
@@ -128,7 +128,7 @@ def inline(body: bytes) -> Attachment:
     return Attachment(where=BundlePlace.INLINE, size=len(body), sha256=hashlib.sha256(body).hexdigest())
 
 
-def _pack_frame(header: Header, body: bytes) -> bytes:
+def pack_frame(header: Header, body: bytes) -> bytes:
     text = to_json(header)
     if len(text) > HEADER_LIMIT or len(text) + len(body) > FRAME_LIMIT:
         raise Rejected(f"a header of {len(text)} and a body of {len(body)} bytes do not fit into one record")

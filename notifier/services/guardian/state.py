@@ -121,7 +121,7 @@ class GuardianState:
         self._known: dict[str, object] = {}
         for key, value in records.values.items() if records else ():
             try:
-                self._known[key] = _read_record(key, value)
+                self._known[key] = read_record(key, value)
             except MalformedEvent as error:
                 logger.error("record in the log not readable", key=key, reason=str(error))
 
@@ -223,7 +223,7 @@ class GuardianState:
             self._records.write(written)
 
 
-def _read_record(key: str, value: bytes) -> object:
+def read_record(key: str, value: bytes) -> object:
     """Read a record; raises MalformedEvent, also if its owner is no mail address."""
     kind = _KINDS.get(key.partition("/")[0])
     if kind is None:

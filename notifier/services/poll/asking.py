@@ -118,7 +118,7 @@ class Asker:
         # Seconds for one of LARGEST bytes, while other hosts are answered.
         async with self._large if len(text) >= LARGE else contextlib.nullcontext():
             answer = await asyncio.to_thread(read_answer, text, url)
-        return Asked(answer=answer, etag=_find_etag(response), link=_find_link(url, response))
+        return Asked(answer=answer, etag=find_etag(response), link=find_link(url, response))
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -149,13 +149,13 @@ async def _read_body(url: str, response: httpx.Response) -> bytes:
     return b"".join(parts)
 
 
-def _find_etag(response: httpx.Response) -> str | None:
+def find_etag(response: httpx.Response) -> str | None:
     """Return the answer's ETag, if it is text that a request can have."""
     found = response.headers.get("etag", "")
     return found if found.isascii() and found.isprintable() and 0 < len(found) < 1000 else None
 
 
-def _find_link(url: str, response: httpx.Response) -> str | None:
+def find_link(url: str, response: httpx.Response) -> str | None:
     """Return the address of the next part, if it is on the same page and host."""
     try:
         found = response.links.get("next", {}).get("url")

@@ -270,7 +270,7 @@ class Clones:
                     ) from error
                 size = len(portion) // 2
                 continue
-            keep([_read_record(line) for line in lines])
+            keep([read_record(line) for line in lines])
             begin += len(portion)
             # As many as would fill most of a portion if the next ones are like these.
             size = min(AT_ONCE, max(1, len(portion) * PORTION * 3 // 4 // max(1, sum(map(len, lines)))))
@@ -324,7 +324,7 @@ def _is_readable(hg: CommandServer, clone: Path) -> bool:
     return True
 
 
-def _read_record(line: str) -> ChangesetRecord:
+def read_record(line: str) -> ChangesetRecord:
     try:
         entry: Mapping[str, str] = json.loads(line)
         return ChangesetRecord(

@@ -32,8 +32,8 @@ from testing.builders.mirror.author import Author
 pytestmark = pytest.mark.processes
 
 COMMANDS: dict[bytes, Callable[..., Any]] = {
-    b"replication-state": offer._read_state,
-    b"replication-changesets": offer._bundle_changesets,
+    b"replication-state": offer.read_state,
+    b"replication-changesets": offer.bundle_changesets,
 }
 
 
@@ -343,7 +343,7 @@ def test_a_master_that_is_locked_says_so_soon(author: Author, tmp_path: Path, mo
     monkeypatch.setattr(offer, "LOCK_SECONDS", 0)
     monkeypatch.setattr(offer, "check_allowed", lambda ui, proto: None)
     os.symlink("elsewhere.example:1", author.folder / ".hg/store/lock")
-    answer = offer._guard(offer._read_state)(author.repo, None, b"")
+    answer = offer._guard(offer.read_state)(author.repo, None, b"")
     with pytest.raises(Unavailable, match="locked"):
         StreamAnswer(io.BytesIO(b"".join(answer.gen)))
 

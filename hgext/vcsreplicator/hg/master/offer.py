@@ -100,7 +100,7 @@ def _is_covered(entry: bytes, address: bytes | None) -> bool:
         return False
 
 
-def _read_state(repo: localrepository, firstpush: bytes) -> Iterator[bytes]:
+def read_state(repo: localrepository, firstpush: bytes) -> Iterator[bytes]:
     """Read the state under the lock, and the pushlog, which only grows, afterwards.
 
     Raises Unavailable for a history that the log may never get: that of a former master, or of a copy that was restored, with
@@ -152,7 +152,7 @@ def _push_rows(repo: localrepository, first: int, last: int) -> Iterator[bytes]:
         yield json.dumps(row).encode("ascii") + b"\n"
 
 
-def _bundle_changesets(repo: localrepository, first: bytes, tip: bytes, last: bytes) -> Iterator[bytes]:
+def bundle_changesets(repo: localrepository, first: bytes, tip: bytes, last: bytes) -> Iterator[bytes]:
     """Make a bundle of revisions in the master's order, which fixes their numbers."""
     begin, changelog = int(first), repo.changelog
     end = min(int(last), len(changelog), begin + CHANGESETS)
@@ -166,6 +166,6 @@ def _read_fingerprint(repo: localrepository) -> Iterator[bytes]:
 
 
 # The answers, as `hg.wirecommands` names them.
-answer_state = _guard(_read_state)
-answer_changesets = _guard(_bundle_changesets)
+answer_state = _guard(read_state)
+answer_changesets = _guard(bundle_changesets)
 answer_fingerprint = _guard(_read_fingerprint)

@@ -119,7 +119,7 @@ def take_from(repo: localrepository, peer: IPeer, *, now: float) -> Checkpoint:
     first_push = api.last_push_id(repo)
     with tempfile.SpooledTemporaryFile(_SPOOLED) as body:
         answer = _ask(peer, b"replication-state", firstpush=b"%d" % first_push)
-        state = _read_state(answer)
+        state = read_state(answer)
         _expect_history(repo, state)
         for frame in answer.frames():
             body.write(frame)
@@ -205,10 +205,10 @@ def _ask(peer: IPeer, command: bytes, **arguments: bytes) -> StreamAnswer:
 def _ask_state(peer: IPeer) -> _MasterState:
     answer = _ask(peer, b"replication-state", firstpush=b"")
     answer.finish()
-    return _read_state(answer)
+    return read_state(answer)
 
 
-def _read_state(answer: StreamAnswer) -> _MasterState:
+def read_state(answer: StreamAnswer) -> _MasterState:
     state = _read_header(_MasterState, answer, "state")
     with _blaming_master():
         state.check()
@@ -310,7 +310,7 @@ def _record_pushes(repo: localrepository, tr: transaction, rows: Iterable[bytes]
     newest = api.last_push_id(repo)
     expected = next(api.pushes(repo, newest), None) if newest else None
     for row in rows:
-        push = _read_push(row)
+        push = read_push(row)
         if expected not in (None, push):
             break
         expected = None
@@ -319,7 +319,7 @@ def _record_pushes(repo: localrepository, tr: transaction, rows: Iterable[bytes]
         raise Diverged(f"the master's push {newest} is another one")
 
 
-def _read_push(row: bytes) -> tuple[int, bytes, int, list[bytes]]:
+def read_push(row: bytes) -> tuple[int, bytes, int, list[bytes]]:
     """Read a line of the answer; a push has any number of changesets."""
     with _blaming_master():
         number, user, date, nodes = parse(row, "push", limit=len(row))

@@ -510,4 +510,4 @@ def test_clone_stays_while_a_pull_takes_too_much_memory() -> None:
 )
 def test_a_changeset_in_another_form_is_refused_in_a_line(line: str) -> None:
     with pytest.raises(MalformedEvent, match="another form"):
-        clones._read_record(line)
+        clones.read_record(line)
