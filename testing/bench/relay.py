@@ -97,7 +97,7 @@ def _start(folder: Path, log: Log, boxes: Mapping[str, Outbox]) -> tuple[float, 
         socket=str(folder / "socket"), source="hg://master", roots={str(folder / "r"): ""}, scan=3600.0
     )
     stop, began, used = threading.Event(), time.perf_counter(), time.process_time()
-    relay = daemon._Relay(settings, log, PlainPort(), stop, SystemClock())
+    relay = daemon.Relay(settings, log, PlainPort(), stop, SystemClock())
     try:
         relay.start()
         left = set(boxes)
@@ -113,6 +113,6 @@ def _start(folder: Path, log: Log, boxes: Mapping[str, Outbox]) -> tuple[float, 
         relay.close()
 
 
-def _is_confirmed(relay: daemon._Relay, folder: str, box: Outbox) -> bool:
+def _is_confirmed(relay: daemon.Relay, folder: str, box: Outbox) -> bool:
     sent = box.sent()
     return sent is not None and not box.has_unsent() and relay._losses.is_confirmed(folder, sent.id)

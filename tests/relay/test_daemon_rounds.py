@@ -27,13 +27,11 @@ from hgext.vcsreplicator.outbox.entry import Entry, MirrorNeeds, NewestEvent, be
 from hgext.vcsreplicator.outbox.file import Fork, Outbox
 from hgext.vcsreplicator.relay import daemon, fork, outside
 from hgext.vcsreplicator.relay.client import RelayLine
-from hgext.vcsreplicator.relay.jobs import Job
 from hgext.vcsreplicator.relay.lacking import WAITS
 from hgext.vcsreplicator.relay.loss import LossWatch
 from hgext.vcsreplicator.relay.outside import WOULD_REFUSE
 from hgext.vcsreplicator.relay.rounds import SENDS_NOW
 from hgext.vcsreplicator.relay.settings import RelaySettings
-from hgext.vcsreplicator.relay.work import Failure
 from hgext.vcsreplicator.status import SILENT
 from hgext.vcsreplicator.status.services import STALLED
 from hgext.vcsreplicator.words.clock import DAY
@@ -289,32 +287,40 @@ def test_it_reports_between_rounds_too(bench: Bench) -> None:
         assert bench.port.rounds == 1
 
 
-class HandWoken:
+class HandWoken(threading.Event):
     """An event whose waits take no time: a clock that is moved by hand passes them, and a moment more, as for any thread."""
 
     def __init__(self, clock: HandClock, stop: threading.Event, until: float) -> None:
+        super().__init__()
         self.clock, self.stop, self.until = clock, stop, until
         self.waits: list[float] = []
-        self.is_set, self.set, self.clear = stop.is_set, lambda: None, lambda: None
 
-    def wait(self, seconds: float) -> None:
-        self.waits.append(seconds)
-        self.clock.advance(seconds + 0.01)
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.waits.append(timeout)
+        self.clock.advance(timeout + 0.01)
         if self.clock.monotonic() > self.until:
             self.stop.set()
+        return self.stop.is_set()
+
+
+def move_by_hand(
+    monkeypatch: pytest.MonkeyPatch, clock: HandClock, thread_time: Callable[[], float], *modules: object
+) -> None:
+    """Have these modules take the time of this clock, and of the processor what the test says."""
+    for module in modules:
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.monotonic, thread_time=thread_time))
 
 
 def run_quietly(bench: Bench, monkeypatch: pytest.MonkeyPatch, scan: float) -> tuple[list[float], list[float]]:
     """The times of the reports of a relay over a repository where nothing waits, in ten intervals of reports, and its waits."""
     clock, times = bench.clock, list[float]()
-    for module in (daemon, reports):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.monotonic, thread_time=lambda: 0.0))
-    relay = daemon._Relay(bench.settings(scan=scan), bench.log, bench.port, bench.stop, clock)
+    move_by_hand(monkeypatch, clock, lambda: 0.0, daemon, reports)
+    relay = daemon.Relay(bench.settings(scan=scan), bench.log, bench.port, bench.stop, clock)
     shutil.rmtree(bench.folder / "repos/one")  # nothing waits
     bench.log.before["append"] = lambda _: times.append(clock.monotonic())
-    relay._make_round()
-    woken = HandWoken(clock, bench.stop, clock.monotonic() + 10 * reports.INTERVAL)
-    relay._is_woken = woken  # type: ignore[assignment]
+    relay.start()
+    relay.woken = woken = HandWoken(clock, bench.stop, clock.monotonic() + 10 * reports.INTERVAL)
     relay.make_rounds(bench.stop)
     relay.close()
     return times, woken.waits
@@ -327,9 +333,7 @@ class Rounds(PlainPort):
         super().__init__()
         self.bench, self.used, self.compared, self.thread_time = bench, used, compared, 0.0
         self.times: list[float] = []
-        time = SimpleNamespace(monotonic=bench.clock.monotonic, thread_time=lambda: self.thread_time)
-        for module in (daemon, outside):
-            monkeypatch.setattr(module, "time", time)
+        move_by_hand(monkeypatch, bench.clock, lambda: self.thread_time, daemon, outside)
 
     def finish(self, root: str) -> list[str]:
         self.times.append(self.bench.clock.monotonic())
@@ -343,9 +347,9 @@ class Rounds(PlainPort):
     def make(self, seconds: float) -> list[float]:
         """Run a relay of `scan` = 30; return the seconds between rounds."""
         bench, clock = self.bench, self.bench.clock
-        relay = daemon._Relay(bench.settings(scan=30.0), bench.log, self, bench.stop, clock)
-        relay._make_round()
-        relay._is_woken = HandWoken(clock, bench.stop, seconds)  # type: ignore[assignment]
+        relay = daemon.Relay(bench.settings(scan=30.0), bench.log, self, bench.stop, clock)
+        relay.start()
+        relay.woken = HandWoken(clock, bench.stop, seconds)
         relay.make_rounds(bench.stop)
         relay.close()
         return [later - earlier for earlier, later in pairwise(self.times)]
@@ -366,12 +370,16 @@ def test_comparisons_make_no_round_late(bench: Bench, monkeypatch: pytest.Monkey
 
 def test_a_loss_is_looked_for_however_long_a_round_takes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = Rounds(bench, monkeypatch, 100.0)
-    checks, ends = list[float](), [70.0]
+    checks, ends, check_partitions = list[float](), [70.0], LossWatch.check_partitions
 
     def check(losses: LossWatch) -> None:
         checks.append(bench.clock.monotonic())
+        eventually(lambda: not bench.box.has_unsent())  # by a worker, for whom no time passes
         if ends and checks[-1] > ends[0]:
-            losses._eras[0] += bool(ends.pop())
+            ends.clear()
+            [event] = bench.log.records(EVENTS)
+            bench.log.lose(EVENTS, event.partition, 1)
+        check_partitions(losses)
 
     monkeypatch.setattr(LossWatch, "check_partitions", check)
     assert rounds.make(200.0) == pytest.approx([30, 60], abs=1)
@@ -461,8 +469,12 @@ def test_prometheus_sees_events_that_wait_apart_from_other_troubles(bench: Bench
     with bench.running():
         eventually(lambda: (measure("late_repositories"), measure("troubles", severity="critical")) == (1, 1))
         bench.log.leaderless.clear()
-        bench.clock.advance(SILENT)
-        eventually(lambda: (measure("late_repositories"), measure("troubles", severity="critical")) == (0, 0))
+
+        def has_ended() -> bool:
+            bench.clock.advance(SILENT)  # again, should an attempt of before fail only now
+            return (measure("late_repositories"), measure("troubles", severity="critical")) == (0, 0)
+
+        eventually(has_ended)
 
 
 def test_prometheus_sees_a_repository_that_is_gone_as_check_does(bench: Bench) -> None:
@@ -580,14 +592,14 @@ def test_a_trouble_with_another_number_each_round_is_one_trouble(bench: Bench) -
         bench.wait_for_rounds(2)
         first = bench.reports()[0]
         bench.log.append([gone("b")])  # another trouble, which is reported at once
-        eventually(lambda: len(bench.reports()[-1].troubles) == 2)
-    assert [trouble.since for trouble in first.troubles] == [began]
-    assert min(trouble.since for trouble in bench.reports()[-1].troubles) == began
+        eventually(lambda: reported(bench, "gone-b"))
+    assert [trouble.since for trouble in first.troubles if "of 9 done" in trouble.text] == [began]
+    assert [trouble.since for trouble in reported(bench, "of 9 done")] == [began]
 
 
 @pytest.fixture
 def rechecks_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon, "RECHECK", 0.02)
+    monkeypatch.setattr(daemon, "RECHECK", 0.2)
 
 
 @pytest.mark.usefixtures("rechecks_soon")
@@ -659,23 +671,29 @@ def test_a_fork_that_a_job_finds_is_reported_before_the_next_round(bench: Bench)
         assert bench.port.rounds == 1
 
 
-def refuse_events(bench: Bench) -> None:
-    """Have every attempt to send an event fail."""
+def refuse_events(bench: Bench, wait: Callable[[], object] = lambda: None) -> None:
+    """Have every attempt to send an event fail, after a wait."""
 
     def fail(messages: list[NewRecord]) -> None:
         if messages[0].topic == EVENTS:
+            wait()
             raise PermissionError(errno.EACCES, "Permission denied", f"{bench.folder}/repos/one/.hg/store/outbox.sent")
 
     bench.log.before["append"] = fail
 
 
-def push_to(bench: Bench, name: str) -> None:
-    """Have a repository with an event, and report it to the relay."""
+def make_repository(bench: Bench, name: str) -> None:
+    """Have a repository with an event."""
     store = bench.folder / "repos" / name / ".hg" / "store"
     store.mkdir(parents=True)
     (store.parent / "requires").write_text("store\n")
     Outbox(Folder(str(store))).append(Transaction(), following(before_first_event(name, 1), 1))
-    line = RelayLine.open(f"{bench.folder}/relay.sock", str(store.parent.parent))
+
+
+def push_to(bench: Bench, name: str) -> None:
+    """Have a repository with an event, and report it to the relay."""
+    make_repository(bench, name)
+    line = RelayLine.open(f"{bench.folder}/relay.sock", f"{bench.folder}/repos/{name}")
     assert line is not None
     line.report_commit(1)
 
@@ -693,40 +711,54 @@ def test_a_job_that_fails_is_reported_at_once(bench: Bench, monkeypatch: pytest.
 
 
 def test_a_push_that_an_older_pushlog_refused_is_no_second_trouble(bench: Bench) -> None:
-    relay = daemon._Relay(bench.settings(), bench.log, bench.port, bench.stop, bench.clock)
-    relay._found = [ServiceTrouble(text=f"/one{WOULD_REFUSE}pushlog.log lacks push 2", since=0.0)]
-    for folder in ("/one", "/two"):
-        relay._note_answer(folder, "pushlog.log lacks push 2")
-    assert [each.text for each in relay._list_refused()] == ["/two: a push was refused: pushlog.log lacks push 2"]
-    bench.stop.set()
-    relay.close()
+    make_repository(bench, "two")
+    lacks = "pushlog.log lacks push 2"
+    bench.port.find_refusal = lambda folder: lacks if folder.endswith("one") else None  # type: ignore[method-assign]
+    expected = {
+        f"{bench.folder}/repos/one{WOULD_REFUSE}{lacks}",
+        f"{bench.folder}/repos/two: a push was refused: {lacks}",
+    }
+    with bench.running(scan=3600):
+        for name in ("one", "two"):
+            line = RelayLine.open(f"{bench.folder}/relay.sock", f"{bench.folder}/repos/{name}")
+            assert line is not None
+            line.report_refusal(lacks)
+        eventually(lambda: {each.text for each in bench.reports()[-1].troubles} == expected)
+    assert all({each.text for each in report.troubles} <= expected for report in bench.reports())
 
 
+@pytest.mark.usefixtures("rechecks_soon")
 def test_failures_beyond_those_of_one_look_are_looked_at_next(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon, "LOOKED_AT", 1)
-    relay = daemon._Relay(bench.settings(), bench.log, bench.port, bench.stop, bench.clock)
-    relay._work.failed = {name: Failure(Job.SEND, "Permission denied", 0.0) for name in ("/one", "/two")}
-    relay._look_at_failures()
-    assert relay._is_woken.is_set()
-    relay._is_woken.clear()
-    relay._look_at_failures()
-    assert not relay._is_woken.is_set()
-    bench.stop.set()
-    relay.close()
+    monkeypatch.setattr(reports, "INTERVAL", 3600.0)
+    bench.clock.set_back(bench.clock.now() - bench.entries[0].event.time - 1.0)
+    may_fail = threading.Event()
+    refuse_events(bench, lambda: may_fail.wait(60))
+    for number in range(2 * daemon.LOOKED_AT):
+        make_repository(bench, f"r{number}")
+    with bench.running(scan=3600):
+        may_fail.set()
+        count = 2 * daemon.LOOKED_AT + 1
+        eventually(lambda: sum(measure("troubles", severity=each) for each in ("warning", "critical")) == count)
+        assert bench.port.rounds == 1
 
 
+@pytest.mark.usefixtures("rechecks_soon")
 def test_a_failure_replaces_what_the_round_said_of_the_same_trouble(bench: Bench) -> None:
+    may_fail = threading.Event()
+    refuse_events(bench, lambda: may_fail.wait(60))
+    bench.port.unfinished = lambda root: f"{root}/one: was changed without the extension"
+    bench.clock.advance(SILENT + 1)
     folder = f"{bench.folder}/repos/one"
-    relay = daemon._Relay(bench.settings(), bench.log, bench.port, bench.stop, bench.clock)
-    other = ServiceTrouble(text=f"{folder}: was changed without the extension", since=0.0)
-    relay._found = [ServiceTrouble(text=f"{folder}{WAITS}{SENDS_NOW}", since=0.0), other]
-    relay._work.failed[folder] = Failure(Job.SEND, "Permission denied", bench.clock.now(), is_permanent=True)
-    assert relay._look_at_failures()
-    kept, told = relay._found
-    assert (kept, told.text, told.is_permanent) == (other, f"{folder}{WAITS}Permission denied", True)
-    assert not relay._look_at_failures(), "once for each round"
-    bench.stop.set()
-    relay.close()
+    with bench.running(scan=3600):
+        [other, waits] = sorted(bench.reports()[0].troubles, key=lambda each: WAITS in each.text)
+        assert waits.text == f"{folder}{WAITS}{SENDS_NOW}"
+        may_fail.set()
+        eventually(lambda: "Permission denied" in str(bench.reports()[-1].troubles))
+        [told, kept] = sorted(bench.reports()[-1].troubles, key=lambda each: each == other)
+        assert kept == other
+        assert told.text.startswith(f"{folder}{WAITS}Permission denied")
+        assert told.is_permanent
+        assert bench.port.rounds == 1
 
 
 class Meanwhile(set[str]):
@@ -742,7 +774,7 @@ class Meanwhile(set[str]):
 
 def test_events_sent_while_troubles_are_looked_for_leave_the_report(bench: Bench) -> None:
     folder = f"{bench.folder}/repos/one"
-    relay = daemon._Relay(bench.settings(), bench.log, bench.port, bench.stop, bench.clock)
+    relay = daemon.Relay(bench.settings(), bench.log, bench.port, bench.stop, bench.clock)
     relay._found = [ServiceTrouble(text=f"{folder}{WAITS}{SENDS_NOW}", since=0.0)]
     for place in bench.box.unsent():
         bench.box.prepare_sent(place.sent())
@@ -765,7 +797,7 @@ def test_a_repository_that_is_gone_leaves_no_refused_bundle(bench: Bench, monkey
             made.append(self)
 
     monkeypatch.setattr(daemon, "BlobRetries", SeenRetries)
-    monkeypatch.setattr(bench.port, "make_bundle", lambda *_: Bundle([bytes(INLINE_LIMIT + 1)]))
+    bench.port.make_bundle = lambda *_: Bundle([bytes(INLINE_LIMIT + 1)])  # type: ignore[method-assign]
     entries = following(bench.box.newest(), 1)
     bench.box.append(Transaction(), [replace(each, needs=MirrorNeeds.BUNDLE) for each in entries])
     (bench.folder / "file").touch()

@@ -54,7 +54,7 @@ class Relay:
             socket=str(folder / "socket"), source="hg://master", roots={str(self.root): ""}, scan=3600.0
         )
         self._stop = threading.Event()
-        self._relay = daemon._Relay(settings, log, PlainPort(), self._stop, SystemClock())
+        self._relay = daemon.Relay(settings, log, PlainPort(), self._stop, SystemClock())
         self._relay.start()
 
     def push(self, partition: int) -> None:
@@ -84,7 +84,7 @@ class Relay:
 class Waiting:
     """The threads that wait for the log to answer about partitions; `most` is how many did at once, by partition."""
 
-    def __init__(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, log: Log) -> None:
         self.most = Counter[int]()
         self._now, self._lock = Counter[int](), threading.Lock()
         ends, append = log.ends, log.append
@@ -98,8 +98,7 @@ class Waiting:
             with self._counting({partition_of(key, COUNT) for key in keys}):
                 return append(messages, timeout=timeout)
 
-        monkeypatch.setattr(log, "ends", ask)
-        monkeypatch.setattr(log, "append", send)
+        log.ends, log.append = ask, send  # type: ignore[method-assign]
 
     @contextmanager
     def _counting(self, partitions: Collection[int]) -> Iterator[None]:
@@ -116,7 +115,7 @@ class Waiting:
 
 @pytest.mark.parametrize("fault", ["kill", "pause"])
 def test_other_partitions_are_sent_while_one_broker_of_three_is_away(
-    tmp_path: Path, told: Callable[[object], None], monkeypatch: pytest.MonkeyPatch, fault: str
+    tmp_path: Path, told: Callable[[object], None], fault: str
 ) -> None:
     with KafkaCluster() as cluster:
         url = cluster.url.replace("replication-factor=3&min-insync-replicas=2", "replication-factor=1")
@@ -131,7 +130,7 @@ def test_other_partitions_are_sent_while_one_broker_of_three_is_away(
             relay.wait(*leaders)
             others = [partition for partition, leader in leaders.items() if leader != away]
             (cluster.brokers[away].kill if fault == "kill" else cluster.brokers[away].pause)()
-            took, waiting = [], Waiting(log, monkeypatch)
+            took, waiting = [], Waiting(log)
             with capture_logs() as lines:
                 for _ in range(5):
                     for partition in leaders:

@@ -61,10 +61,10 @@ class Relay:
         self._settings = RelaySettings(socket=f"{folder}/s", source="hg://master", roots=roots, scan=3600.0)
 
     @contextmanager
-    def running(self) -> Iterator[daemon._Relay]:
+    def running(self) -> Iterator[daemon.Relay]:
         """A new relay."""
         stop = threading.Event()
-        relay = daemon._Relay(self._settings, self._log, PlainPort(), stop, SystemClock())
+        relay = daemon.Relay(self._settings, self._log, PlainPort(), stop, SystemClock())
         try:
             relay.start()
             yield relay
@@ -77,7 +77,7 @@ class Relay:
         with self.running() as relay:
             eventually(lambda: all(self._is_done(relay, folder) for folder in self.boxes))
 
-    def _is_done(self, relay: daemon._Relay, folder: str) -> bool:
+    def _is_done(self, relay: daemon.Relay, folder: str) -> bool:
         sent = self.boxes[folder].sent()
         is_working = folder in relay._work._tasks
         return not (sent is None or is_working) and relay._losses.is_confirmed(folder, sent.id)

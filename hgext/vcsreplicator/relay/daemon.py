@@ -103,7 +103,7 @@ def run(
     for root in settings.roots:
         expect_exact_names(root, "relay.roots")
     allow_threads(settings.workers)
-    relay = _Relay(settings, log, port, stop, clock or SystemClock())
+    relay = Relay(settings, log, port, stop, clock or SystemClock())
     try:
         relay.start()
         ready()
@@ -113,8 +113,11 @@ def run(
         relay.close()
 
 
-class _Relay:
-    """The parts of a relay, and its rounds over all repositories."""
+class Relay:
+    """The parts of a relay, and its rounds over all repositories.
+
+    `woken` is set when there may be something to look at before the next round or report.
+    """
 
     def __init__(
         self, settings: RelaySettings, log: Log, port: MasterPort, stop: threading.Event, clock: Clock
@@ -132,9 +135,8 @@ class _Relay:
         jobs.on_sent, jobs.on_available = self._note_sent, self._server.available
         jobs.on_fork_changed = self._note_fork
         self._server.on_push = self._note_answer
-        # Set when there may be something to look at before the next round or report.
-        self._is_woken, self._looked = threading.Event(), float("-inf")
-        self._work.on_trouble = self._is_woken.set
+        self.woken, self._looked = threading.Event(), float("-inf")
+        self._work.on_trouble = self.woken.set
         self._watch.on_state, self._work.on_failed = self._server.announced, self._server.failed
         self._reporter = ServiceReporter(log, f"{RELAY_KEY}{settings.source}", topic=EVENTS)
         self._watch.on_answer, self._watch.on_report = self._note_log_answer, self._reporter.note_record
@@ -164,7 +166,7 @@ class _Relay:
 
     def make_rounds(self, stop: threading.Event) -> None:
         """Make rounds periodically until `stop`, and report in between."""
-        threading.Thread(target=_wake_at_stop, args=(stop, self._is_woken), name="stop", daemon=True).start()
+        threading.Thread(target=_wake_at_stop, args=(stop, self.woken), name="stop", daemon=True).start()
         due = self._next_round = time.monotonic() + self._settings.scan  # the first one looks at all
         while self._wait_for_work(stop, due):
             if time.monotonic() < due:
@@ -194,10 +196,10 @@ class _Relay:
         until, next_look = min(self._reporter.due, due), self._looked + RECHECK
         # Some may have been sent before the round found that they wait.
         is_unsure = bool(self._found and self._sent)
-        self._is_woken.wait(max(0.0, (min(until, next_look) if is_unsure else until) - time.monotonic()))
-        if self._is_woken.is_set():
+        self.woken.wait(max(0.0, (min(until, next_look) if is_unsure else until) - time.monotonic()))
+        if self.woken.is_set():
             stop.wait(max(0.0, min(until, next_look) - time.monotonic()))
-        self._is_woken.clear()
+        self.woken.clear()
         self._looked = time.monotonic()
         return not stop.is_set()
 
@@ -205,18 +207,18 @@ class _Relay:
         """Answer those that wait for this event; workers call this method."""
         self._sent.add(folder)
         if self._found:
-            self._is_woken.set()
+            self.woken.set()
         self._server.sent(folder, seq)
 
     def _note_fork(self, folder: str) -> None:
         """Look soon at a repository whose fork began or ended; workers call this."""
         self._forked.add(folder)
-        self._is_woken.set()
+        self.woken.set()
 
     def _note_log_answer(self) -> None:
         """Report soon, for the thread that follows the log, which answers again."""
         self._reporter.note_answer()
-        self._is_woken.set()
+        self.woken.set()
 
     def _note_answer(self, folder: str, reason: str | None) -> None:
         """Report soon that a push was refused, or no more, for the socket's thread."""
@@ -226,7 +228,7 @@ class _Relay:
             refused = ServiceTrouble(text=text, since=self._clock.now(), is_urgent=True)
             self._refused[folder] = known if known and known.text == text else refused
         if known or reason is not None:
-            self._is_woken.set()
+            self.woken.set()
 
     def _list_refused(self) -> list[ServiceTrouble]:
         """Return the remembered refusals that no other trouble explains."""
@@ -256,7 +258,7 @@ class _Relay:
         self._looked_at.update(new)
         forked = {self._forked.pop() for _ in range(min(len(self._forked), LOOKED_AT))}
         if len(failing) > len(new) or self._forked:
-            self._is_woken.set()
+            self.woken.set()
         now = self._clock.now()
         # The job of a refused push may fail after this look.
         looked_at = dict.fromkeys((*new, *forked, *list(self._refused)[:LOOKED_AT]))
