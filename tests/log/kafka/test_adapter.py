@@ -38,10 +38,9 @@ from hgext.vcsreplicator.log import (
 )
 from hgext.vcsreplicator.log.kafka import adapter, broker
 from hgext.vcsreplicator.log.kafka.adapter import KafkaLog
-from hgext.vcsreplicator.log.kafka.clients import Admin, wait
+from hgext.vcsreplicator.log.kafka.clients import Admin, close_producer, wait
 from hgext.vcsreplicator.log.kafka.connections import Connections
 from hgext.vcsreplicator.log.kafka.options import parse
-from hgext.vcsreplicator.log.kafka.transactor import KafkaTransactor
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.owned import OwnedRecords
 from hgext.vcsreplicator.words.errors import BadConfig, Fenced, Rejected, Rewound, Unavailable
@@ -457,6 +456,11 @@ def test_a_question_that_waits_for_its_broker_delays_no_other(log: Log) -> None:
     eventually(lambda: used[0]._closed, "a client that was replaced is closed by its last user")
 
 
+def client_of(log: KafkaLog) -> KafkaAdminClient:
+    """The client that the next question uses."""
+    return log.broker.ask("which client", lambda admin: admin)
+
+
 @pytest.mark.parametrize("is_old", [False, True])
 def test_a_question_about_a_leaderless_partition_frees_its_client(
     log: Log, monkeypatch: pytest.MonkeyPatch, *, is_old: bool
@@ -464,7 +468,7 @@ def test_a_question_about_a_leaderless_partition_frees_its_client(
     assert isinstance(log, KafkaLog)
     monkeypatch.setattr(broker, "OLD", 0.0 if is_old else 3600.0)
     log.ends(EVENTS)
-    admin, ordinary = log.broker._admin, KafkaAdminClient._async_get_leader_for_partitions
+    admin, ordinary = client_of(log), KafkaAdminClient._async_get_leader_for_partitions
     lone, asked = log.broker.partition(EVENTS, 1), list[set[TopicPartition]]()
 
     async def find_leaders(self: Any, partitions: set[TopicPartition]) -> dict[int, set[TopicPartition]]:
@@ -477,7 +481,7 @@ def test_a_question_about_a_leaderless_partition_frees_its_client(
         with pytest.raises(Unavailable, match=r"no broker leads .*\.events, partition 1"):
             log.ends(EVENTS)
         assert log.ends(EVENTS, [0]) == {0: 0}
-    assert (log.broker._admin is admin) is not is_old
+    assert (client_of(log) is admin) is not is_old
     assert len(asked) == 4, "each question was asked once"
 
 
@@ -518,7 +522,7 @@ def test_a_report_that_the_log_does_not_take_ends_no_other_append(
         monkeypatch.setattr(adapter, "close_producer", lambda producer: (closed.append(producer), close(producer)))
         with pytest.raises(Unavailable):
             log.append([report], timeout=0.0)
-        monkeypatch.setattr(log.broker, "new_producer", Mock(side_effect=AssertionError("its producer was dropped")))
+        log.broker.new_producer = Mock(side_effect=AssertionError("its producer was dropped"))  # type: ignore[method-assign]
         log.append([event])
         assert len(closed) == 1
 
@@ -640,12 +644,19 @@ def test_nothing_is_prepared_that_the_broker_would_soon_give_up(kafka: Kafka, un
             transactor.commit([NewRecord(topic=NOTICES, key="x", value=b"")])
 
 
+def owner_of(log: KafkaLog) -> OffsetAndMetadata:
+    """The epoch and the name of the owner of the identity "one"."""
+    group, partition = log.broker.full("transactor-one"), log.broker.partition(broker.OWNERS, 0)
+    found = log.broker.ask("who came last", lambda admin: admin.list_group_offsets({group: [partition]}))
+    return found[group][partition]
+
+
 def test_an_older_owner_that_came_back_fences_only_older_ones(log: Log) -> None:
     assert isinstance(log, KafkaLog)
     older = log.transactor("one")
-    owner = older._last_owner()
+    owner = owner_of(log)
     newest = log.transactor("one")
-    log.broker.store("transactor-one", {(broker.OWNERS, 0): OffsetAndMetadata(*owner, -1)})
+    log.broker.store("transactor-one", {(broker.OWNERS, 0): owner})
     newest.renew()
     newest.commit([NewRecord(topic=NOTICES, key="x", value=b"1")])
     with pytest.raises(Fenced):
@@ -657,11 +668,12 @@ def test_an_older_owner_that_came_back_fences_only_older_ones(log: Log) -> None:
 
 
 def test_of_two_simultaneous_instances_the_owner_goes_on(log: Log) -> None:
-    first, second = log.transactor("one"), log.transactor("one")
-    assert isinstance(first, KafkaTransactor)
-    assert isinstance(second, KafkaTransactor)
-    second._epoch = first._epoch  # both had read the same owner
-    second._write_owner()
+    assert isinstance(log, KafkaLog)
+    first = log.transactor("one")
+    epoch = owner_of(log).offset
+    second = log.transactor("one")
+    both = OffsetAndMetadata(epoch, owner_of(log).metadata, -1)  # as if both had read the same owner
+    log.broker.store("transactor-one", {(broker.OWNERS, 0): both})
     with pytest.raises(Fenced):
         first.renew()
     second.renew()
@@ -670,28 +682,27 @@ def test_of_two_simultaneous_instances_the_owner_goes_on(log: Log) -> None:
 
 
 def test_a_new_instance_is_the_owner_before_the_older_is_fenced(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    are_owners, begin = [], KafkaTransactor._open_producer
-
-    def watch(transactor: KafkaTransactor) -> None:
-        are_owners.append(transactor._last_owner()[1] == transactor._instance)
-        begin(transactor)
-
-    monkeypatch.setattr(KafkaTransactor, "_open_producer", watch)
+    assert isinstance(log, KafkaLog)
     log.transactor("one").close()
-    assert are_owners == [True]
+    before = owner_of(log)
+    requests = watch_requests(monkeypatch)
+    log.transactor("one").close()
+    assert owner_of(log).offset > before.offset
+    assert requests.index("OffsetCommit") < requests.index("InitProducerId")
 
 
-def test_an_older_instance_that_begins_late_fences_no_newer_one(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_instance_that_begins_late_fences_no_newer_one(log: Log) -> None:
     """Whether a newer one took over was asked before it did: what it has read then must be all that the older one wrote."""
     older, newer = log.transactor("one"), list[Transactor]()
-    assert isinstance(older, KafkaTransactor)
-    begin = older._open_producer
+    assert isinstance(log, KafkaLog)
+    begin = log.broker.new_producer
 
-    def begin_late() -> None:
+    def begin_late(**options: Any) -> KafkaProducer:
+        log.broker.new_producer = begin  # type: ignore[method-assign]
         newer.append(log.transactor("one"))
-        begin()
+        return begin(**options)
 
-    monkeypatch.setattr(older, "_open_producer", begin_late)
+    log.broker.new_producer = begin_late  # type: ignore[method-assign]
     with pytest.raises(Fenced):
         older.renew()
     with pytest.raises(Unavailable):
@@ -719,9 +730,8 @@ def test_what_is_committed_behind_an_open_transaction_is_waited_for(log: Log, mo
     """A process that takes over reads what its predecessor owed, though another one died in the middle of a transaction."""
     monkeypatch.setattr(broker, "OPEN_PATIENCE", 0.1)
     with contextlib.closing(OwnedRecords(log, STATE, "x/", "one", HandClock())) as owned:
-        with contextlib.closing(log.transactor("other")) as other:
-            assert isinstance(other, KafkaTransactor)
-            leave_open(other, NewRecord(topic=STATE, key="y/a", value=b"never"))
+        assert isinstance(log, KafkaLog)
+        with leaving_open(log, "other", NewRecord(topic=STATE, key="y/a", value=b"never")):
             owned.write({"a": b"1"})
             with pytest.raises(Unavailable, match="a transaction of another process is open"):
                 OwnedRecords(log, STATE, "x/", "one", HandClock())
@@ -730,8 +740,12 @@ def test_what_is_committed_behind_an_open_transaction_is_waited_for(log: Log, mo
             assert next_owner.values == {"a": b"1"}
 
 
-def leave_open(transactor: KafkaTransactor, record: NewRecord) -> None:
+@contextlib.contextmanager
+def leaving_open(log: KafkaLog, identity: str, record: NewRecord) -> Iterator[None]:
     """What the death of a process in the middle of a commit leaves until the broker gives the transaction up."""
-    producer = transactor._producer
+    producer = log.broker.new_producer(transactional_id=log.broker.full(identity))
+    producer.init_transactions()
     producer.begin_transaction()
-    producer.send(**transactor._broker.plan(record)).get(60)
+    producer.send(**log.broker.plan(record)).get(60)
+    yield
+    close_producer(producer)
