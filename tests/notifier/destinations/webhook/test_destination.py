@@ -59,6 +59,12 @@ def deliveries(settings: WebhookSettings) -> Iterator[Deliveries]:
         yield deliveries
 
 
+def run_sql(database: str, statement: str) -> list[Any]:
+    """Run a statement on the file, as an operator might."""
+    with closing(sqlite3.connect(database, timeout=60)) as opened, opened:
+        return opened.execute(statement).fetchall()
+
+
 def to(endpoint: Endpoint, **more: Any) -> Subscription:
     return Subscription(url=endpoint.url, **{"timeout": PATIENCE, **more})
 
@@ -351,7 +357,9 @@ def test_nothing_is_queued_for_a_subscription_that_was_removed(deliveries: Deliv
     assert states(deliveries) == {"cancelled": 1}
 
 
-def test_messages_go_with_their_deliveries_though_an_older_one_waits(deliveries: Deliveries) -> None:
+def test_messages_go_with_their_deliveries_though_an_older_one_waits(
+    settings: WebhookSettings, deliveries: Deliveries
+) -> None:
     for name in ("paused", "ci"):
         deliveries.subscriptions.add(name, Subscription(url="https://x/"), origin="command", who="dana", now=1.0)
     paused, ci = deliveries.subscriptions.all()
@@ -359,13 +367,13 @@ def test_messages_go_with_their_deliveries_though_an_older_one_waits(deliveries:
     deliveries.enqueue([(message, [ci if number else paused]) for number, message in enumerate(each)], 2.0)
     deliveries.subscriptions.remove("ci", who="dana", now=3.0)
     deliveries.purge(delivered_before=9.0, failed_before=9.0)
-    assert deliveries._db.rows("SELECT sequence, signed FROM messages JOIN signed_notices ON number = message") == [
-        (1, "signed")
-    ]
+    assert run_sql(
+        settings.database, "SELECT sequence, signed FROM messages JOIN signed_notices ON number = message"
+    ) == [(1, "signed")]
     deliveries.subscriptions.remove("paused", who="dana", now=4.0)
     deliveries.purge(delivered_before=9.0, failed_before=9.0)
-    assert deliveries._db.rows("SELECT sequence FROM messages") == []
-    assert deliveries._db.rows("SELECT * FROM signed_notices") == []
+    assert run_sql(settings.database, "SELECT sequence FROM messages") == []
+    assert run_sql(settings.database, "SELECT * FROM signed_notices") == []
 
 
 def test_metric_of_a_paused_subscription_ends_when_it_is_removed(
@@ -476,7 +484,7 @@ def test_a_subscription_that_cannot_be_read_is_left_out_alone(
     log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries
 ) -> None:
     assert deliveries.subscriptions.add("bad", Subscription(url="https://x/"), origin="command", who="dana", now=1.0)
-    deliveries._db.run("UPDATE subscriptions SET content = '{}'")
+    run_sql(settings.database, "UPDATE subscriptions SET content = '{}'")
     with Endpoint() as endpoint:
         notifier.start(hooks=replace(settings, subscriptions={"a": to(endpoint)}))
         publish_pushes(log, "x", 1, 1)
@@ -487,10 +495,10 @@ def test_a_subscription_that_cannot_be_read_is_left_out_alone(
     assert deliveries.subscriptions.list_unreadable() == []
 
 
-def test_the_file_replaces_what_cannot_be_read_of_it(deliveries: Deliveries) -> None:
+def test_the_file_replaces_what_cannot_be_read_of_it(settings: WebhookSettings, deliveries: Deliveries) -> None:
     wanted = Subscription(url="https://x/")
     deliveries.subscriptions.follow_file({"a": wanted, "gone": wanted}, now=1.0)
-    deliveries._db.run("UPDATE subscriptions SET content = '{}'")
+    run_sql(settings.database, "UPDATE subscriptions SET content = '{}'")
     deliveries.subscriptions.follow_file({"a": wanted}, now=2.0)
     assert [(each.id, each.subscription) for each in deliveries.subscriptions.all()] == [(1, wanted)]
     assert deliveries.subscriptions.list_unreadable() == []
