@@ -228,14 +228,14 @@ def test_databases_that_the_dashboard_may_not_see_are_named(
     assert (outcome, "cannot be used" in text) == (ActOutcome.REFUSED, True)
 
 
-def test_an_act_whose_answer_cannot_be_read_is_unknown(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_act_whose_answer_cannot_be_read_is_unknown(config: Config) -> None:
     installation = Installation()
     append = installation.log.append
 
     def append_with_damage(records: list[NewRecord]) -> object:
         return append([*records, NewRecord(topic=ROSTER, key=KEY, value=b"damaged")])
 
-    monkeypatch.setattr(installation.log, "append", append_with_damage)
+    installation.log.append = append_with_damage  # type: ignore[method-assign, assignment]
     act = read_act({"kind": "activate", "target": "alpha", "reason": "x"}, who="olga", at=1.0)
     outcome, text = verb.carry_out(config, installation.log, act, 1)
     assert (outcome, "not JSON" in text) == (ActOutcome.UNKNOWN, True)

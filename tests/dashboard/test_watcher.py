@@ -157,13 +157,11 @@ def test_a_picture_that_does_not_come_in_time_is_none(monkeypatch: pytest.Monkey
         assert used == [], "for a caller that is gone nothing is done"
 
 
-def test_views_compare_topics_now_and_then_and_a_question_each_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_views_compare_topics_now_and_then_and_a_question_each_time() -> None:
     installation, pace = fill(), Pace(pause=0.0, wait=0.01)
     compared = list[int]()
     compare = installation.log.compare
-    monkeypatch.setattr(installation.log, "compare", lambda needed: compared.append(1) or compare(needed))
+    installation.log.compare = lambda needed: compared.append(1) or compare(needed)  # type: ignore[method-assign]
     with watching(installation.sources, pace=pace) as followed:
         first = eventually(lambda: followed.view)
         followed.note_interest()

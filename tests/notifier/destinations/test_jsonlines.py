@@ -166,19 +166,21 @@ def test_device_is_refused() -> None:
     assert send(opened(Path("/dev/null")), 1) == [f"/dev/null: {REFUSED}"]
 
 
-def test_file_that_another_writes_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_that_another_writes_is_waited_for(tmp_path: Path, system: System) -> None:
     """With a full disk each would cut what the other had confirmed."""
     file = tmp_path / "out.jsonl"
     first, second = opened(file), opened(file)
     answers: list[list[str | None]] = []
+    first_writes = [first]
 
-    def fail(descriptor: int, data: memoryview) -> int:
-        monkeypatch.undo()
-        answers.append(send(second, 2))
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def fail(_: str) -> None:
+        while first_writes:
+            first_writes.pop()
+            answers.append(send(second, 2))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     assert send(first, 1) == [None]
-    monkeypatch.setattr(os, "write", fail)
+    system.watch(fail, "os.write")
     [error] = send(first, 3)
     assert error is not None
     confirmed = [1, *([2] if answers == [[None]] else [])]

@@ -4,7 +4,6 @@
 import errno
 import gzip
 import json
-import os
 import shutil
 import uuid
 from collections import Counter
@@ -24,6 +23,7 @@ from notifier.services.decode.decoding import Tools, decode, list_identities
 from notifier.services.decode.repeats import Repeats, open_repeats
 from notifier.services.decode.settings import DecodeSettings
 from testing.builders.notifier.submissions import a_document, a_raw, uri_of
+from testing.faults.system import System
 
 
 def lines_of(*messages: RawMessage) -> bytes:
@@ -156,28 +156,27 @@ class Killed(BaseException):
     """The end of the process, at a step that a test chooses."""
 
 
-def fail_at_the_second_rename(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+def fail_at_the_second_rename(system: System, error: BaseException) -> None:
     """Let the next run rename one output, and fail at the second."""
-    rename, seen = os.replace, []
+    seen = list[str]()
 
-    def fail_or_rename(source: Path, target: Path) -> None:
-        seen.append(target)
+    def fail(path: str) -> None:
+        seen.append(path)
         if len(seen) == 2:
             raise error
-        rename(source, target)
 
-    monkeypatch.setattr(batch.os, "replace", fail_or_rename)
+    system.watch(fail, "os.replace")
 
 
 @pytest.mark.parametrize(
     ("error", "raised"), [(OSError(errno.EIO, "Input/output error"), Refused), (Killed(), Killed)], ids=str
 )
 def test_a_failed_rename_leaves_no_output_and_no_id(
-    error: BaseException, raised: type[BaseException], tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: BaseException, raised: type[BaseException], tools: Tools, tmp_path: Path, system: System
 ) -> None:
     (tmp_path / "in.ndjson").write_bytes(numbered(range(3)) + b"no json\n")
     repeats = open_repeats(DecodeSettings(repeats=str(tmp_path / "repeats.db")), SystemClock())
-    fail_at_the_second_rename(monkeypatch, error)
+    fail_at_the_second_rename(system, error)
     with pytest.raises(raised):
         decoded([tmp_path / "in.ndjson"], tmp_path / "out", tools, repeats)
     assert list((tmp_path / "out").iterdir()) == []
@@ -191,7 +190,7 @@ def test_a_run_killed_between_renames_can_be_seen_and_repeated_whole(
     (tmp_path / "in.ndjson").write_bytes(numbered(range(3)) + b"no json\n")
     repeats = open_repeats(DecodeSettings(repeats=str(tmp_path / "repeats.db")), SystemClock())
     with monkeypatch.context() as patched:
-        fail_at_the_second_rename(patched, Killed())
+        fail_at_the_second_rename(System(patched), Killed())
         # A kill removes nothing.
         patched.setattr(batch._OutputFolder, "close", lambda output: [file.close() for file in output._files.values()])
         with pytest.raises(Killed):
