@@ -4,6 +4,7 @@
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import mercurial
@@ -36,9 +37,14 @@ COLD = sys.executable
 
 
 @pytest.fixture(autouse=True)
-def our_hg(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The verb takes the `hg` beside its Python: here a warm one."""
-    monkeypatch.setattr(sys, "executable", str(Path(shared_hg()).with_name("python")))
+def run_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Has this Python run the verb, which takes the `hg` beside it: at first a warm one."""
+
+    def run_by(python: str) -> None:
+        monkeypatch.setattr(sys, "executable", python)
+
+    run_by(str(Path(shared_hg()).with_name("python")))
+    return run_by
 
 
 def checked(
@@ -246,9 +252,9 @@ def test_a_role_without_the_extension_is_wrong_by_environment_too(tmp_path: Path
 
 
 def test_what_mercurial_cannot_set_up_is_found_by_a_cold_start_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run_by: Callable[[str], None]
 ) -> None:
-    monkeypatch.setattr(sys, "executable", COLD)
+    run_by(COLD)
     (tmp_path / "other.py").write_text("from mercurial import exchange\ndel exchange.unbundle\n")
     result = checked(tmp_path, MIRROR.replace("pushlog =", f"other = {tmp_path}/other.py\npushlog =", 1))
     assert isinstance(result.exception, BadConfig)
@@ -265,9 +271,11 @@ def test_the_hg_beside_the_verb_is_asked_although_the_path_lacks_it(
     assert "hg extension vcsreplicator: " in result.output
 
 
-def test_without_any_hg_the_check_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_hg_the_check_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_by: Callable[[str], None]
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    run_by(str(tmp_path / "python"))
     result = checked(tmp_path, MIRROR)
     assert result.exit_code == 0, result.exception
     assert f"no hg beside {tmp_path}/python and none on PATH" in result.output

@@ -4,6 +4,7 @@
 import io
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,10 +35,15 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+def draw_on(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], None]:
+    """Have bars drawn there; pytest puts its own file into `sys` after the fixtures."""
+    return lambda stream: monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=stream))
+
+
+@pytest.fixture
+def terminal(draw_on: Callable[[object], None]) -> Terminal:
     terminal = Terminal()
-    # pytest puts its own file into `sys` after the fixtures.
-    monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=terminal))
+    draw_on(terminal)
     return terminal
 
 
@@ -185,8 +191,10 @@ class Screen:
 
 
 @pytest.mark.usefixtures("in_steps")
-def test_a_replay_prints_its_result_on_a_line_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=Screen()))
+def test_a_replay_prints_its_result_on_a_line_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draw_on: Callable[[object], None]
+) -> None:
+    draw_on(Screen())
     file = tmp_path / "services.toml"
     file.write_text(FILE.format(folder=tmp_path))
     StateDatabase(f"{tmp_path}/notifier.db").close()

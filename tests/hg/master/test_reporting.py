@@ -42,9 +42,16 @@ class Line:
         pass
 
 
-def test_both_answers_together_take_no_longer_than_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, read = Clock(), list[bytes]()
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The time that reports take."""
+    clock = Clock()
     monkeypatch.setattr(reporting, "time", clock)
+    return clock
+
+
+def test_both_answers_together_take_no_longer_than_the_timeout(clock: Clock) -> None:
+    read = list[bytes]()
     captured: Any = SimpleNamespace(
         repo=SimpleNamespace(
             ui=SimpleNamespace(status=read.append, _buffers=[], fout=None, ferr=None),
@@ -84,10 +91,14 @@ def test_both_answers_together_take_no_longer_than_the_timeout(monkeypatch: pyte
     ids=["log", "relay", "no push", "rights, no push", "rights"],
 )
 def test_the_pusher_reads_whether_log_relay_or_rights_are_missing(
-    monkeypatch: pytest.MonkeyPatch, kind: Type, is_sent: bool | None, failure: str | None, line_read: bytes
+    monkeypatch: pytest.MonkeyPatch,
+    clock: Clock,
+    kind: Type,
+    is_sent: bool | None,
+    failure: str | None,
+    line_read: bytes,
 ) -> None:
-    clock, read = Clock(), list[bytes]()
-    monkeypatch.setattr(reporting, "time", clock)
+    read = list[bytes]()
     monkeypatch.setattr(reporting, "Outbox", lambda _vfs: SimpleNamespace(fork=lambda: None))
     captured: Any = SimpleNamespace(
         repo=SimpleNamespace(

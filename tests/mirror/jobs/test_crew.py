@@ -34,10 +34,12 @@ class Pool:
         pass
 
 
-def test_a_job_that_goes_on_at_once_does_not_wait_for_later_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture(autouse=True)
+def _played_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crew, "WorkerPool", Pool)
+
+
+def test_a_job_that_goes_on_at_once_does_not_wait_for_later_ones() -> None:
     clock, done = HandClock(), list[str]()
     clock.advance(1.0)
 
@@ -52,7 +54,6 @@ def test_a_job_that_goes_on_at_once_does_not_wait_for_later_ones(
 
 @pytest.mark.parametrize(("share", "apart"), [(0.1, 10.0), (0.5, 2.0), (1.0, 1.0)])
 def test_a_worker_works_for_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch, share: float, apart: float) -> None:
-    monkeypatch.setattr(crew, "WorkerPool", Pool)
     monkeypatch.setattr(crew, "TURN", 0.0001)
     clock, began = HandClock(), list[float]()
 

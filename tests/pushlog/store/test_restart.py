@@ -27,8 +27,8 @@ def restart(monkeypatch):
     """Let the machine have been started anew."""
     numbers = itertools.count(1 << 30)
 
-    def restart():
-        number = next(numbers)
+    def restart(number=None):
+        number = next(numbers) if number is None else number
         monkeypatch.setattr(boot, "number", lambda: number)
 
     restart()
@@ -325,9 +325,9 @@ def test_the_database_of_an_older_release_is_checked_by_the_next_writer(place, s
     assert noted(server) == boot.number()
 
 
-def test_a_system_that_does_not_tell_its_boots_checks_nothing(place, server, restart, monkeypatch):
+def test_a_system_that_does_not_tell_its_boots_checks_nothing(place, server, restart):
     lose(server, 2)
-    monkeypatch.setattr(boot, "number", lambda: boot.UNKNOWN)
+    restart(boot.UNKNOWN)
     push(place)
     assert list(server.rows()) == [1, 3, 4]
     assert noted(server) == boot.UNKNOWN

@@ -154,16 +154,18 @@ def test_small_documents_are_delivered_together(counting: CountingLog, tools: To
     assert len(counting.sizes) == 1
 
 
+@pytest.fixture
+def decode_slowly(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Has what it is given happen at each document, which takes so long."""
+    decode = loop.decode
+    return lambda act: monkeypatch.setattr(loop, "decode", lambda line, tools: (act(), decode(line, tools))[1])
+
+
 def test_a_queue_gets_signs_of_life_while_slow_documents_are_decoded(
-    monkeypatch: pytest.MonkeyPatch, counting: CountingLog, tools: Tools
+    decode_slowly: Callable[[Callable[[], object]], None], counting: CountingLog, tools: Tools
 ) -> None:
-    clock, decode = HandClock(), loop.decode
-
-    def decode_slowly(line: bytes, tools: Tools) -> Any:
-        clock.advance(1)
-        return decode(line, tools)
-
-    monkeypatch.setattr(loop, "decode", decode_slowly)
+    clock = HandClock()
+    decode_slowly(lambda: clock.advance(1))
     queue: Any = FakeQueue(clock, [to_line(raw) for raw in numbered(range(75))])
     work(QueueSource(counting, queue, "raw", queue), tools, queue.done, clock)
     assert max(after - before for before, after in zip(queue.alive, queue.alive[1:], strict=False)) < 10
@@ -172,17 +174,10 @@ def test_a_queue_gets_signs_of_life_while_slow_documents_are_decoded(
 
 
 def test_a_stop_ends_after_the_batch_that_is_under_way(
-    monkeypatch: pytest.MonkeyPatch, counting: CountingLog, tools: Tools
+    decode_slowly: Callable[[Callable[[], object]], None], counting: CountingLog, tools: Tools
 ) -> None:
-    clock, decode = HandClock(), loop.decode
-    stop = threading.Event()
-
-    def decode_slowly(line: bytes, tools: Tools) -> Any:
-        clock.advance(1)
-        stop.set()
-        return decode(line, tools)
-
-    monkeypatch.setattr(loop, "decode", decode_slowly)
+    clock, stop = HandClock(), threading.Event()
+    decode_slowly(lambda: (clock.advance(1), stop.set()))
     submit(counting, *numbered(range(75)))
     work(LogSource(counting, "raw"), tools, stop, clock)
     position = counting.stored(GROUP, "raw")[0]

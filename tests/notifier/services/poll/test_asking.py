@@ -5,7 +5,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -75,30 +75,38 @@ def test_answer_without_an_end_is_given_up(hostile: Any) -> None:
         ask(hostile, "/endless")
 
 
-def test_a_large_answer_is_read_beside_the_loop(hostile: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def read_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Has what it is given happen in place of the reading of an answer."""
+
+    def choose(act: Callable[[], object]) -> None:
+        def read(text: bytes, where: str) -> PushesAnswer:
+            act()
+            return PushesAnswer(last=len(text), pushes=())
+
+        monkeypatch.setattr(asking, "read_answer", read)
+
+    return choose
+
+
+def test_a_large_answer_is_read_beside_the_loop(hostile: Any, read_by: Callable[[Callable[[], object]], None]) -> None:
     """Else a host that sends the largest keeps the poller from all others for seconds."""
     threads = list[threading.Thread]()
-
-    def read(text: bytes, where: str) -> PushesAnswer:
-        threads.append(threading.current_thread())
-        return PushesAnswer(last=len(text), pushes=())
-
-    monkeypatch.setattr(asking, "read_answer", read)
+    read_by(lambda: threads.append(threading.current_thread()))
     ask(hostile, "/short")
     assert threads != [threading.main_thread()]
 
 
-def test_large_answers_are_read_one_at_a_time(hostile: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_answers_are_read_one_at_a_time(hostile: Any, read_by: Callable[[Callable[[], object]], None]) -> None:
     """Each may take forty times its size in memory, and a host sends several."""
     at_work = threading.Lock()
 
-    def read(text: bytes, where: str) -> PushesAnswer:
+    def read() -> None:
         assert at_work.acquire(blocking=False), "another one is read"
         time.sleep(0.1)
         at_work.release()
-        return PushesAnswer(last=len(text), pushes=())
 
-    monkeypatch.setattr(asking, "read_answer", read)
+    read_by(read)
     ask(hostile, "/large", times=3)
 
 
