@@ -98,7 +98,7 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
     return Mirror(tmp_path)
 
 
-CopyBy = Callable[[Callable[[], Checkpoint]], None]
+CopyBy = Callable[[Callable[[OpenRepositories], Checkpoint]], None]
 
 
 def before(monkeypatch: pytest.MonkeyPatch, module: object, name: str, act: Callable[[], None]) -> None:
@@ -188,6 +188,13 @@ def test_a_release_looks_again_what_is_there_once_it_has_the_lock(
     assert mirror.perform(OLD, mirror.url, released=2).serving == 2
 
 
+@pytest.fixture
+def _always_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each event follows the level that its repository has."""
+    monkeypatch.setattr(work, "plan", lambda *_: APPLY)
+
+
+@pytest.mark.usefixtures("_always_applied")
 def test_an_event_is_not_applied_to_what_took_the_place_of_its_repository(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,7 +204,6 @@ def test_an_event_is_not_applied_to_what_took_the_place_of_its_repository(
         applied.append(os.fsdecode(repo.root))
         return len(items), checkpoint
 
-    monkeypatch.setattr(work, "plan", lambda *_: APPLY)
     monkeypatch.setattr(work, "_check_unchanged", lambda *_: None)
     monkeypatch.setattr(TaskRunner, "_apply", apply)
     before(monkeypatch, work, "locked", lambda: print(mirror.release_new()))
@@ -207,6 +213,7 @@ def test_an_event_is_not_applied_to_what_took_the_place_of_its_repository(
     assert applied == [mirror.waiting(OLD)]
 
 
+@pytest.mark.usefixtures("_always_applied")
 @pytest.mark.parametrize("step", ["locked", "_read_identity"])
 def test_an_event_for_what_is_moved_away_is_tried_again(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch, step: str
@@ -217,7 +224,6 @@ def test_an_event_for_what_is_moved_away_is_tried_again(
         with place.hold(mirror.url) as held:
             place.hide(mirror.settings.folder, mirror.settings.root, held, OLD)
 
-    monkeypatch.setattr(work, "plan", lambda *_: APPLY)
     before(monkeypatch, work if step == "locked" else repository, step, hide)
     event = SimpleNamespace(repository=OLD, path="p", type=Type.CHANGED)
     trouble = mirror.perform(OLD, mirror.url, items=(SimpleNamespace(event=event),)).trouble
@@ -257,9 +263,9 @@ def test_what_leaves_does_not_take_along_what_took_its_place(mirror: Mirror, mon
 def copy_by(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> CopyBy:
     """Has a repair's copy of a repository be made by what it is given, at the place for it."""
 
-    def choose(copy: Callable[[], Checkpoint]) -> None:
+    def choose(copy: Callable[[OpenRepositories], Checkpoint]) -> None:
         made = place.staging_of(mirror.settings.folder, OLD)
-        monkeypatch.setattr(healing, "copy_beside", lambda *_: (made, copy()))
+        monkeypatch.setattr(healing, "copy_beside", lambda repositories, *_: (made, copy(repositories)))
 
     return choose
 
@@ -267,7 +273,7 @@ def copy_by(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> CopyBy:
 def test_a_copy_takes_the_place_where_its_repository_is_by_then(mirror: Mirror, copy_by: CopyBy) -> None:
     made, checkpoint = place.staging_of(mirror.settings.folder, OLD), replace(mirror.old, seq=5)
 
-    def copy() -> Checkpoint:
+    def copy(_: OpenRepositories) -> Checkpoint:
         mirror.make(made, checkpoint)
         assert mirror.release_new().trouble is None  # a copy takes minutes
         return checkpoint
@@ -287,7 +293,7 @@ def test_a_repair_never_replaces_what_took_its_place_at_the_last_moment(
     def displace() -> None:
         assert mirror.release_new().trouble is None
 
-    def copy() -> Checkpoint:
+    def copy(_: OpenRepositories) -> Checkpoint:
         mirror.make(made, checkpoint)
         return checkpoint
 
@@ -344,7 +350,7 @@ def test_what_came_into_the_way_at_the_last_moment_is_asked_too(
 def test_the_oldest_and_newest_former_copies_of_many_repairs_stay(mirror: Mirror, copy_by: CopyBy) -> None:
     made, copies = place.staging_of(mirror.settings.folder, OLD), [replace(mirror.old, seq=seq) for seq in range(3, 8)]
 
-    def copy() -> Checkpoint:
+    def copy(_: OpenRepositories) -> Checkpoint:
         copied = copies.pop(0)
         mirror.make(made, copied)
         return copied
@@ -381,19 +387,17 @@ def test_a_repository_that_cannot_move_to_its_path_stays_as_it_is(
     assert mirror.at(mirror.waiting(NEW)) == (NEW, 1, 0)
 
 
-def test_a_copy_that_cannot_take_its_place_goes_on_where_it_is(
-    mirror: Mirror, monkeypatch: pytest.MonkeyPatch, system: System
-) -> None:
+def test_a_copy_that_cannot_take_its_place_goes_on_where_it_is(mirror: Mirror, copy_by: CopyBy, system: System) -> None:
     made, copies = place.staging_of(mirror.settings.folder, OLD), list[bool]()
 
-    def copy(repositories: OpenRepositories, url: str, *_: object) -> tuple[str, Checkpoint]:
-        healing._keep_aside(repositories, made, mirror.settings, OLD)
+    def copy(repositories: OpenRepositories) -> Checkpoint:
+        healing.keep_aside(repositories, made, mirror.settings, OLD)
         copies.append(not os.path.exists(made))
         if copies[-1]:
             mirror.make(made, replace(mirror.old, seq=5))
-        return made, replace(mirror.old, seq=5)
+        return replace(mirror.old, seq=5)
 
-    monkeypatch.setattr(healing, "copy_beside", copy)
+    copy_by(copy)
     with put_on_another_file_system(system, mirror.url):
         for _ in range(2):
             trouble = mirror.perform(OLD, mirror.url, heal=Reason.CORRUPT).trouble

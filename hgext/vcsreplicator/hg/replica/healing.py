@@ -97,7 +97,7 @@ def copy_beside(
 ) -> tuple[str, Checkpoint]:
     """Return folder and checkpoint of a whole, compared copy, perhaps begun before."""
     made = place.staging_of(settings.folder, repository)
-    _keep_aside(repositories, made, settings, repository)
+    keep_aside(repositories, made, settings, repository)
     repo = _open_begun(repositories, made)
     _expect(repository, snapshot.master_newest_event(repo.ui, url, settings.master_timeout), url)
     try:
@@ -147,7 +147,7 @@ def swap(repositories: OpenRepositories, made: str, folder: str, settings: Mirro
             with contextlib.suppress(FileNotFoundError):  # if the mark could not be made, the caller reads why
                 os.unlink(mark)
             raise
-    _keep_aside(repositories, made, settings, repository)
+    keep_aside(repositories, made, settings, repository)
 
 
 def _hold_if_present(folder: str) -> contextlib.AbstractContextManager[place.LockedPlace | None]:
@@ -155,7 +155,7 @@ def _hold_if_present(folder: str) -> contextlib.AbstractContextManager[place.Loc
     return place.hold(folder) if is_there else contextlib.nullcontext()
 
 
-def _keep_aside(repositories: OpenRepositories, made: str, settings: MirrorSettings, repository: str) -> None:
+def keep_aside(repositories: OpenRepositories, made: str, settings: MirrorSettings, repository: str) -> None:
     """Keep aside the old repository that an exchange left; does nothing before one."""
     if not os.path.lexists(os.path.join(made, _EXCHANGED)):
         return
