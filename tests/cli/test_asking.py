@@ -23,8 +23,7 @@ from hgext.vcsreplicator.config import Config
 from hgext.vcsreplicator.dashboard.asked import question
 from hgext.vcsreplicator.dashboard.server import _answer_questions
 from hgext.vcsreplicator.log import ACKS, SERVICES, STATE, Log
-from hgext.vcsreplicator.status import Picture
-from hgext.vcsreplicator.status.follower import WATCH, Follower
+from hgext.vcsreplicator.status.follower import WATCH
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.records import AggregatorHeartbeat, MirrorHeartbeat, ServiceReport, ServiceTrouble
@@ -359,14 +358,9 @@ def test_a_verb_says_that_it_does_not_trust_the_socket(verbs: Verbs, monkeypatch
     assert "nor the owner of a folder that only root could make; the log was read instead\n" in verbs.warned
 
 
-def test_no_garbage_is_looked_for_while_the_log_is_read(verbs: Verbs, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, update = [], Follower.update
-
-    def note(self: Follower) -> Picture:
-        seen.append(gc.isenabled())
-        return update(self)
-
-    monkeypatch.setattr(Follower, "update", note)
+def test_no_garbage_is_looked_for_while_the_log_is_read(verbs: Verbs) -> None:
+    seen = list[bool]()
+    verbs.installation.log.before["reader"] = lambda _: seen.append(gc.isenabled())
     verbs.read("check")
     assert set(seen) == {False}
     assert gc.isenabled()

@@ -187,20 +187,23 @@ def test_what_would_move_the_cursor_is_written_out() -> None:
     assert visible("Zoë\x1b[2J\r\nroot") == "Zoë\\x1b[2J\\r\\nroot"
 
 
-def test_the_numbers_of_a_bootstrap_fit_into_eighty_columns() -> None:
-    display = _Display(as_json=False)
-    display._measure(Progress(total=12345, present=10000, failed=1, bytes=123_456_789_012))
-    output = io.StringIO()
-    Console(width=80, file=output).print(display._bars.get_renderable())
-    assert "10000/12345 repositories  123.5 GB" in output.getvalue()
-    assert "…" not in output.getvalue()
+def test_the_numbers_of_a_bootstrap_fit_into_eighty_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    monkeypatch.setenv("COLUMNS", "80")
+    with _Display(as_json=False) as report:
+        report(Progress(total=12345, present=10000, failed=1, bytes=123_456_789_012))
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err)
+    assert "10000/12345 repositories  123.5 GB" in shown
+    assert "…" not in shown
 
 
 def test_a_bootstrap_says_once_why_a_repository_cannot_be_copied_yet(capsys: pytest.CaptureFixture[str]) -> None:
-    display = _Display(as_json=False)
-    for path, note in [("a", "closed"), ("b", "closed"), ("a", "closed"), ("a", "away"), ("a", "closed")]:
-        display._show(CopyFailed(path=path, note=note, is_final=False))
-    display._show(CopyFailed(path="a", note="closed", is_final=True))
+    with _Display(as_json=False) as report:
+        for path, note in [("a", "closed"), ("b", "closed"), ("a", "closed"), ("a", "away"), ("a", "closed")]:
+            report(CopyFailed(path=path, note=note, is_final=False))
+        report(CopyFailed(path="a", note="closed", is_final=True))
     assert capsys.readouterr().err.splitlines() == [
         "a: closed (retried)",
         "b: closed (retried)",
