@@ -39,8 +39,8 @@ QUESTION = StatusQuestion(log="some log", expected=Expectations(destinations=("l
 class Serving:
     """A server whose answers a test gives."""
 
-    def __init__(self, held: HeldSocket) -> None:
-        self.path, self.held = held._path, held
+    def __init__(self, held: HeldSocket, path: str) -> None:
+        self.path, self.held = path, held
         self.asked: list[StatusQuestion] = []
         self.reply: Callable[[], StatusAnswer] = lambda: StatusAnswer(summary=SUMMARY)
 
@@ -96,7 +96,9 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def serving(folder: Path) -> Iterator[Serving]:
-    made = Serving(CountingSocket(str(folder / "socket"), key="dashboard.socket", service="dashboard"))
+    made = Serving(
+        CountingSocket(str(folder / "socket"), key="dashboard.socket", service="dashboard"), str(folder / "socket")
+    )
     with capture_logs() as logs, AnswerServer(made.held, made.answer):
         yield made
     assert not [entry for entry in logs if entry["event"] == "question failed"] or made.asked == ["a bug"]
@@ -215,7 +217,7 @@ def test_an_answer_that_is_too_long_is_declined(serving: Serving, monkeypatch: p
 
 def test_strangers_get_no_answer_and_fill_no_log(folder: Path) -> None:
     held = ClosedSocket(str(folder / "socket"), key="dashboard.socket", service="dashboard")
-    made = Serving(held)
+    made = Serving(held, str(folder / "socket"))
     with capture_logs() as logs, AnswerServer(held, made.answer):
         with pytest.raises(Unavailable):
             made.ask()
@@ -230,7 +232,7 @@ def test_strangers_get_no_answer_and_fill_no_log(folder: Path) -> None:
 def test_a_process_without_file_descriptors_answers_again_later(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "FULL_PAUSE", 0.01)
     crowded = CrowdedSocket(str(folder / "socket"), key="dashboard.socket", service="dashboard")
-    serving = Serving(crowded)
+    serving = Serving(crowded, str(folder / "socket"))
     with AnswerServer(crowded, serving.answer):
         eventually(lambda: crowded.listener.refused > 2 * CONNECTIONS)
         crowded.listener.full = False
@@ -239,7 +241,7 @@ def test_a_process_without_file_descriptors_answers_again_later(folder: Path, mo
 
 def test_the_end_of_the_block_waits_for_no_peer(folder: Path) -> None:
     held = HeldSocket(str(folder / "socket"), key="dashboard.socket", service="dashboard")
-    serving = Serving(held)
+    serving = Serving(held, str(folder / "socket"))
     others = set(threading.enumerate())
     with AnswerServer(held, serving.answer):
         assert len(set(threading.enumerate()) - others) == CONNECTIONS

@@ -2,9 +2,10 @@
 """What webhooks owe, in the log: folders that are lost at any step, on a log in memory and a clock moved by hand."""
 
 import random
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -276,7 +277,8 @@ def test_the_first_start_with_an_earlier_releases_database_records_all_of_it(tmp
     hooks.deliveries.subscriptions.add("ci", wanted, origin="command", who="dana", now=1.0)
     hooks.read_to = 0
     hooks.read()
-    hooks.deliveries._db.run("UPDATE deliveries SET notice = NULL")
+    with closing(sqlite3.connect(file, timeout=60)) as opened, opened:
+        opened.execute("UPDATE deliveries SET notice = NULL")
     hooks.log.acknowledge(GROUP, NOTICES, {0: 1})
     hooks.start()
     hooks.lose_folder()
