@@ -24,11 +24,11 @@ _awaited: list[str] = []
 def load_while_waiting(*modules: str) -> None:
     """Have a server over SSH load these modules while it waits for requests."""
     if not _awaited:
-        seams.wrap("mercurial.wireprotoserver", "_runsshserver", _serve)
+        seams.wrap("mercurial.wireprotoserver", "_runsshserver", serve)
     _awaited.extend(modules)
 
 
-def _serve(orig: Any, ui: Any, repo: Any, fin: Any, *arguments: Any, **keywords: Any) -> None:
+def serve(orig: Any, ui: Any, repo: Any, fin: Any, *arguments: Any, **keywords: Any) -> None:
     """Serve one client, with an input that uses the time until it can be read.
 
     Mercurial has just opened `fin` anew, unless it is the input that it was given, so nothing is in its buffer.

@@ -55,7 +55,7 @@ def wrap() -> None:
     Every local repository of the process gets the attribute ``pushlog``, for other extensions.
     """
     localrepository.pushlog = property(_pushlog_of)  # type: ignore[attr-defined]
-    seams.wrap("mercurial.wireprotov1server", "_capabilities", _announce)
+    seams.wrap("mercurial.wireprotov1server", "_capabilities", announce)
     seams.wrap("mercurial.exchange", "unbundle", seams.loading(f"{__package__}.recording", "name_obstacle"))
     seams.wrap("mercurial.exchange", "_pullobsolete", seams.loading(f"{__package__}.fetching", "pull"))
     seams.wrap("mercurial.repair", "strip", seams.loading(f"{__package__}.stripping", "strip"))
@@ -73,7 +73,7 @@ def _pushlog_of(repo: localrepository) -> Any:
     return _open_attribute(repo)
 
 
-def _announce(orig: Any, repo: localrepository, proto: baseprotocolhandler) -> list[bytes]:
+def announce(orig: Any, repo: localrepository, proto: baseprotocolhandler) -> list[bytes]:
     decide = getattr(repo.unfiltered(), "_pushlog_limit", None)
     last = None if decide is None else decide()
     # If a client has more pushes, its `fetching` reports that this server is behind.

@@ -60,7 +60,7 @@ def test_a_search_ends_at_its_deadline(busy: Installation, tmp_path: Path, monke
 
 def test_only_so_many_searches_run_at_a_time_and_each_gives_way(busy: Installation, tmp_path: Path) -> None:
     with pages(busy, settings(tmp_path)) as site:
-        with tracing._hold_search(), tracing._hold_search():
+        with tracing.hold_search(), tracing.hold_search():
             assert "other searches of the log are under way" in ask_for_first(site, busy)
         for _ in range(3):
             assert "notice written" in ask_for_first(site, busy)

@@ -462,7 +462,7 @@ def verify_line(content: bytes) -> signed.CheckedNotice:
     """Verify and describe a line as `vcsreplicator verify-notice` does."""
     line = content.decode("utf-8", "replace").strip()
     found = verify_notice.check_line(line, [AGGREGATOR.signing], {})
-    assert [*verify_notice._describe(found)]
+    assert [*verify_notice.describe(found)]
     return found
 
 

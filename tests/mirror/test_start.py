@@ -23,7 +23,7 @@ def test_a_mirror_keeps_no_acks_of_other_mirrors_at_its_start() -> None:
     log.append([NewRecord(topic=ACKS, key=key, value=b"{}") for key in (*keys, "alpha", "beta")])
     log.append([NewRecord(topic=STATE, key=key, value=b"{}") for key in "ab"])
     log.append([NewRecord(topic=ROSTER, key="roster", value=b"{}")])
-    table = service._read_log(log, "alpha", threading.Event())
+    table = service.read_log(log, "alpha", threading.Event())
     assert table is not None
     assert {key for topic, key in table.records if topic == ACKS} == {"alpha/a", "alpha/b", "alpha"}
     assert len(table.records) == 6
@@ -40,7 +40,7 @@ def test_a_mirror_keeps_no_acks_larger_than_it_writes_at_its_start() -> None:
     log.create(topics(partitions=1))
     for key, size in (("alpha/a", ACK_LIMIT), ("alpha/b", ACK_LIMIT + 1), ("alpha", HEARTBEAT_LIMIT + 1)):
         log.append([NewRecord(topic=ACKS, key=key, value=b"x" * size)])
-    table = service._read_log(log, "alpha", threading.Event())
+    table = service.read_log(log, "alpha", threading.Event())
     assert table is not None
     assert list(table.records) == [(ACKS, "alpha/a")]
 

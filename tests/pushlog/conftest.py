@@ -193,7 +193,7 @@ class Place:
             streams.append(io.BytesIO(body))
             return streams[-1]
 
-        announced = registration._announce(lambda *_: [], remote._repo, None)
+        announced = registration.announce(lambda *_: [], remote._repo, None)
         more = {**dict.fromkeys(announced, True), **(capabilities or {})}
         remote.capable = lambda name: more.get(name) or type(remote).capable(remote, name)
         remote._callstream = call

@@ -110,5 +110,5 @@ def test_a_bundle_larger_than_the_buffer_arrives_whole(client: Client) -> None:
 def test_an_input_that_is_no_file_is_served_as_it_is() -> None:
     served = []
     given = io.BytesIO(b"hello\n")
-    preload._serve(lambda *arguments: served.append(arguments[2]), SimpleNamespace(fin=None), None, given, None, None)
+    preload.serve(lambda *arguments: served.append(arguments[2]), SimpleNamespace(fin=None), None, given, None, None)
     assert served == [given]

@@ -44,5 +44,5 @@ def test_an_extension_loaded_by_its_path_uses_its_own_modules(tmp_path):
 def test_a_server_announces_the_limit_that_another_extension_sets(server, limit, announced):
     repository = server.repository
     repository.unfiltered()._pushlog_limit = lambda: limit
-    words = registration._announce(lambda repo, proto: [b"first"], repository, None)
+    words = registration.announce(lambda repo, proto: [b"first"], repository, None)
     assert words == [b"first", b"pushlog", b"pushlog-stream", *announced]

@@ -76,7 +76,7 @@ def command(file: TextIO, keys: tuple[str, ...]) -> None:
     number, is_wrong = 0, False
     for number, line in enumerate(filter(str.strip, file), 1):
         try:
-            click.echo("\n".join(map(visible, _describe(check_line(line.strip(), trusted, of_mirrors)))))
+            click.echo("\n".join(map(visible, describe(check_line(line.strip(), trusted, of_mirrors)))))
         except ReplicationError as error:
             click.echo(f"vcsreplicator: notice {number}: {visible(str(error))}", err=True)
             is_wrong = True
@@ -126,7 +126,7 @@ def _pair_members(message: LineMessage, notice: SignedNotice) -> Iterator[tuple[
         yield "pushids", pushes, [] if notice.push is None else [notice.push]
 
 
-def _describe(found: CheckedNotice) -> Iterator[str]:
+def describe(found: CheckedNotice) -> Iterator[str]:
     notice = found.notice
     names = f"event {notice.event}, sequence {notice.sequence} of repository {notice.repository}"
     yield f"{notice.path}: {', '.join(notice.previous)}: {names}"

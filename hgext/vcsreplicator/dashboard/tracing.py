@@ -48,7 +48,7 @@ def trace_event(sources: Sources, view: View, state: RepositoryState, seq: int) 
     try:
         event, record, notice = _read_known(sources, known) if known else _search(sources, state, seq)
         if notice is None and known is None:
-            with _hold_search() as stop:
+            with hold_search() as stop:
                 notice = find_notice(sources.log, state, event, stop=stop)
     except (Unavailable, Expired):
         raise NotRead("the log cannot be read, or has lost this event") from None
@@ -76,7 +76,7 @@ def _read_known(sources: Sources, known: RecentEvent) -> tuple[Event, Record, No
 def _search(sources: Sources, state: RepositoryState, seq: int) -> tuple[Event, Record, None]:
     if not 1 <= seq <= state.seq:
         raise NotRead(f"the newest event is {state.seq}")
-    with _hold_search() as stop:
+    with hold_search() as stop:
         found = find_event(sources.log, state, None, seq, stop=stop)
     if found is None:
         raise NotRead("it is older than the retention of the log")
@@ -84,7 +84,7 @@ def _search(sources: Sources, state: RepositoryState, seq: int) -> tuple[Event, 
 
 
 @contextmanager
-def _hold_search() -> Iterator[threading.Event]:
+def hold_search() -> Iterator[threading.Event]:
     """Yield an event that is set at the deadline; NotRead while too many search."""
     if not _searches.acquire(blocking=False):
         raise NotRead("other searches of the log are under way; load the page again in a few seconds")

@@ -57,7 +57,7 @@ def run(settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Cal
     _refuse_master_root(settings)
     with lock_folder(settings), closing(_look_at_root(settings)) as root, closing(Notes(notes_file)) as notes:
         positions = _ask_until_available(stop, lambda: _find_positions(log, settings.group))
-        table = _read_log(log, settings.name, stop)
+        table = read_log(log, settings.name, stop)
         if positions is None or table is None:
             return
         seals, records, unsealed = _open_seals(settings, table, root)
@@ -121,7 +121,7 @@ def _refuse_master_root(settings: MirrorSettings) -> None:
         )
 
 
-def _read_log(log: Log, mirror: str, stop: threading.Event) -> Table | None:
+def read_log(log: Log, mirror: str, stop: threading.Event) -> Table | None:
     """Read this mirror's acks and heartbeat, states and the newest roster; None if stopped.
 
     Leaves out acks in its name that are larger than a mirror writes: another program wrote them, and they could fill the memory.

@@ -46,7 +46,7 @@ def test_a_deleted_repository_that_the_disk_hides_holds_up_no_other(tmp_path: Pa
         (control / "store").rename(control / "hidden")
         (control / "store").symlink_to("store")  # who looks gets ELOOP
     ui, sender = SimpleNamespace(log=lambda *texts: lines.append(texts)), Sender()
-    sending._send_deleted(cast(Any, ui), cast(Any, sender), str(tmp_path))
+    sending.send_deleted(cast(Any, ui), cast(Any, sender), str(tmp_path))
     assert sorted(sender.sent) == (["a", "b"] if is_shown else ["b"])
     assert control.exists() is not is_shown
     assert len(lines) == (not is_shown)
@@ -56,6 +56,6 @@ def test_a_push_to_a_former_master_sends_no_deletion(tmp_path: Path) -> None:
     deleted, sender = delete_two(tmp_path), Sender()
     record = MasterRecord(source="hg://new", mirror="alpha", replaces=("hg://old",), time=1.0)
     sender.log.append([NewRecord(topic=SERVICES, key=MASTER_KEY, value=to_json(record))])
-    sending._send_deleted(cast(Any, None), cast(Any, sender), str(tmp_path))
+    sending.send_deleted(cast(Any, None), cast(Any, sender), str(tmp_path))
     assert sender.sent == []
     assert len(list(deleted.iterdir())) == 2

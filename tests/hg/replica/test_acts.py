@@ -29,7 +29,7 @@ class Named:
 )
 def test_a_censored_file_outside_the_history_is_no_file(event: Named) -> None:
     with pytest.raises(MalformedEvent, match="censored names no file or no node"):
-        acts._censor(cast(Any, None), cast(Any, event))
+        acts.censor(cast(Any, None), cast(Any, event))
 
 
 def read_shown_bookmarks(bench: Bench, author: Author) -> bytes:

@@ -343,7 +343,7 @@ def test_a_master_that_is_locked_says_so_soon(author: Author, tmp_path: Path, mo
     monkeypatch.setattr(offer, "LOCK_SECONDS", 0)
     monkeypatch.setattr(offer, "check_allowed", lambda ui, proto: None)
     os.symlink("elsewhere.example:1", author.folder / ".hg/store/lock")
-    answer = offer._guard(offer.read_state)(author.repo, None, b"")
+    answer = offer.guard(offer.read_state)(author.repo, None, b"")
     with pytest.raises(Unavailable, match="locked"):
         StreamAnswer(io.BytesIO(b"".join(answer.gen)))
 

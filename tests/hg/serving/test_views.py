@@ -72,7 +72,7 @@ def test_a_repository_object_keeps_the_bookmarks_of_its_release(author: Author) 
     watermark.write_watermark(
         repo, watermark.Watermark(seq=RELEASED + 1, length=RELEASED + 1, tip=nodes[RELEASED], push_id=None)
     )
-    guards._serve(repo)
+    guards.serve(repo)
     assert (
         guards.open_bookmarks(lambda repo: pytest.fail("not its own"), repo).read() == f"{nodes[1]} moving\n".encode()
     )

@@ -39,7 +39,7 @@ LOCK_SECONDS = 5
 _FORWARDED = (b"X-Forwarded-For", b"Forwarded", b"X-Real-IP", b"Via")
 
 
-def _guard(function: Callable[..., Iterator[bytes]]) -> Callable[..., Any]:
+def guard(function: Callable[..., Iterator[bytes]]) -> Callable[..., Any]:
     """Return a command that checks the client, and answers with our errors."""
 
     def command(repo: localrepository, proto: wireprototypes.baseprotocolhandler, *arguments: bytes) -> Any:
@@ -166,6 +166,6 @@ def _read_fingerprint(repo: localrepository) -> Iterator[bytes]:
 
 
 # The answers, as `hg.wirecommands` names them.
-answer_state = _guard(read_state)
-answer_changesets = _guard(bundle_changesets)
-answer_fingerprint = _guard(_read_fingerprint)
+answer_state = guard(read_state)
+answer_changesets = guard(bundle_changesets)
+answer_fingerprint = guard(_read_fingerprint)

@@ -59,7 +59,7 @@ def _send(repo: "MasterRepository", done: list[bool]) -> None:
             if not _is_forked(repo.ui, log, box, settings.source):
                 sender.send(repo.replication_folder, box)
                 done.append(True)
-        _send_deleted(repo.ui, sender, repo.replication_root)
+        send_deleted(repo.ui, sender, repo.replication_root)
 
 
 def find_other(repo: "MasterRepository") -> Fork | None:
@@ -103,7 +103,7 @@ def _is_forked(ui: "Ui", log: Log, box: Outbox, source: str) -> bool:
     return False
 
 
-def _send_deleted(ui: "Ui", sender: EventSender, root: str) -> None:
+def send_deleted(ui: "Ui", sender: EventSender, root: str) -> None:
     """Send events of deleted repositories and remove these, as the relay's rounds do.
 
     What is left of an interrupted removal is removed. A former master sends and removes nothing.

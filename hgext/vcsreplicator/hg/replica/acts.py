@@ -34,7 +34,7 @@ def carry_out(repo: localrepository, checkpoint: Checkpoint, item: ReadEvent, no
     if event.type is Type.STRIPPED:
         _strip(repo, checkpoint, event)
     elif event.type is Type.CENSORED:
-        _censor(repo, event)
+        censor(repo, event)
     tip = observe.tip(repo)
     # Who deletes a repository that was removed by hand may not know how its changelog ended.
     if tip != event.after and event.type is not Type.DELETED:
@@ -97,7 +97,7 @@ def _strip(repo: localrepository, checkpoint: Checkpoint, event: Event) -> None:
         watermark.raise_watermark(repo, first + len(staying))
 
 
-def _censor(repo: localrepository, event: Event) -> None:
+def censor(repo: localrepository, event: Event) -> None:
     """Erase one revision of one file; raises MalformedEvent if the event names none."""
     detail = event.detail or {}
     file, digits = os.fsencode(detail.get("file", "")), detail.get("node", "")

@@ -80,7 +80,7 @@ def _list_guarded_phases() -> None:
     pushkey.register(b"phases", phases.pushphase, phases.listphases)
 
 
-def _serve(repo: localrepository) -> None:
+def serve(repo: localrepository) -> None:
     """Mark that this repository object answers clients."""
     setattr(repo.unfiltered(), _SERVING, True)
 
@@ -92,7 +92,7 @@ def choose_wire_view(orig: Callable[..., bytes], repo: localrepository, accesshi
         return view
     if (reason := _find_refusal(repo)) is not None:
         raise error.Abort(reason.strip())
-    _serve(repo)
+    serve(repo)
     return limited_view(view)
 
 
@@ -133,7 +133,7 @@ def answer_web_request(
     """Answer a request to hgweb, which has a repository object of its own."""
     if not is_mirror(repo.ui):
         return orig(web, req, res, repo)
-    _serve(repo)
+    serve(repo)
     req.rawenv[_ETAG] = b'W/"%d"' % web.mtime
     try:
         for section in (b"web", b"server"):

@@ -26,7 +26,7 @@ def root(tmp_path: Path) -> Path:
 def test_a_move_past_a_link_is_refused_in_a_line(root: Path) -> None:
     (root / "link").symlink_to(root.parent / "victim")
     with pytest.raises(error.Abort, match=f"cannot move {root}/one to {root}/link/two: Not a directory"):
-        moving._move(str(root), intent(root, "link/two"))
+        moving.move(str(root), intent(root, "link/two"))
     assert os.listdir(root / "one") == [".hg"]
     assert os.listdir(root.parent / "victim") == []
 
@@ -34,10 +34,10 @@ def test_a_move_past_a_link_is_refused_in_a_line(root: Path) -> None:
 def test_a_move_onto_another_repository_is_refused_in_a_line(root: Path) -> None:
     (root / "two/.hg").mkdir(parents=True)
     with pytest.raises(error.Abort, match=f"cannot move {root}/one to {root}/two: Directory not empty"):
-        moving._move(str(root), intent(root, "two"))
+        moving.move(str(root), intent(root, "two"))
 
 
 def test_a_folder_that_was_moved_already_is_left_where_it_is(root: Path) -> None:
-    moving._move(str(root), intent(root, "more/two"))
-    moving._move(str(root), intent(root, "more/two"))
+    moving.move(str(root), intent(root, "more/two"))
+    moving.move(str(root), intent(root, "more/two"))
     assert os.listdir(root / "more/two") == [".hg"]

@@ -48,7 +48,7 @@ def delete(repo: MasterRepository) -> bool:
         intents.write(root, intent)
         if not _try_to_announce(repo, intent, lambda: writing.announce(repo, Announcement(kind=Type.DELETED))):
             return False
-    _move(root, intent)
+    move(root, intent)
     intents.remove(root, path)
     return True
 
@@ -95,7 +95,7 @@ def rename(repo: MasterRepository, target: str | None) -> str | None:
             intents.write(root, intent)
             if not _try_to_announce(repo, intent, lambda: announce_renamed(repo, intent)):
                 return None
-        _move(root, intent)
+        move(root, intent)
     intents.remove(root, old)
     return path
 
@@ -132,7 +132,7 @@ def finish_move(root: str, intent: Intent) -> None:
     # Another process may have moved it.
     with contextlib.suppress(FileNotFoundError):
         if intent.concerns(outbox_of(intent.folder).newest()):
-            _move(root, intent)
+            move(root, intent)
     intents.remove(root, intent.path)
 
 
@@ -180,7 +180,7 @@ def _name_immovable(folder: str, to: str, problem: OSError) -> error.Abort:
     return error.Abort(os.fsencode(f"cannot move {folder} to {to}: {problem.strerror}"))
 
 
-def _move(root: str, intent: Intent) -> None:
+def move(root: str, intent: Intent) -> None:
     """Move the folder below its root in one step.
 
     Between a check and the move other users may put a link to their victim's folder in place of one in between, so none is
