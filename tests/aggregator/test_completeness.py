@@ -3,7 +3,6 @@
 
 import time
 from collections.abc import Collection
-from concurrent.futures import wait
 
 import pytest
 
@@ -199,10 +198,7 @@ def test_an_answer_that_came_late_is_no_answer_of_the_time_before(here: Installa
         here.step(session, 10.0)
         here.push(here.successor, Type.CREATED)
         here.step(session, 30.0)
-        question = session._completeness._question
-        assert question is not None
-        hanging.go_on.set()
-        question.result(20)
+        hanging.answer()
         here.step(session, DEPARTURE_PATIENCE - 10.0)
         here.leave(0)
         here.step(session, 20.0)
@@ -301,9 +297,7 @@ def test_an_answer_taken_late_by_the_loop_is_no_late_answer_of_the_log(here: Ins
     here.clock.advance(5.0)
     hanging = HangingEnds(here.log)
     completeness.check()
-    hanging.go_on.set()
-    assert completeness._question is not None
-    wait([completeness._question])
+    hanging.answer()
     here.clock.advance(LATE + 2.0)
     completeness.check()
     assert completeness.find_failure(0.0) == ""
@@ -316,7 +310,7 @@ def test_a_time_counts_once_what_the_log_had_then_is_read_or_lost(here: Installa
     send(here.log, here.former.take(3))
     here.clock.advance(DEPARTURE_PATIENCE)
     asked = here.clock.monotonic()
-    aggregation._memory.positions[EVENTS, OLD] = 2
+    aggregation.positions[EVENTS, OLD] = 2
     completeness.check()
     send(here.log, here.former.take(3))
     here.clock.advance(5.0)
@@ -326,7 +320,7 @@ def test_a_time_counts_once_what_the_log_had_then_is_read_or_lost(here: Installa
         here.log.lose(EVENTS, OLD, 4)
         here.clock.advance(5.0)
     else:
-        aggregation._memory.positions[EVENTS, OLD] = 3
+        aggregation.positions[EVENTS, OLD] = 3
     completeness.check()
     assert aggregation.succession.read_at == asked
 

@@ -227,7 +227,7 @@ def test_an_aggregator_suspended_during_a_takeover_writes_nothing_more(url: str,
             older.process.send_signal(signal.SIGCONT)
             push_everywhere(log, chains, 3)
             eventually(lambda: all_noticed(log, chains), timeout=SOON)
-            eventually(lambda: older._said("fenced"), timeout=SOON)
+            eventually(lambda: older.said("fenced"), timeout=SOON)
             newer.process.kill()
             push_everywhere(log, chains, 3)
             eventually(lambda: all_noticed(log, chains), timeout=SOON)

@@ -2,8 +2,8 @@
 """Silence is measured by the observer's own clock: machines whose clocks differ by an hour see the same."""
 
 import pytest
+from structlog.testing import capture_logs
 
-from hgext.vcsreplicator.aggregator.alarms import SILENT
 from hgext.vcsreplicator.aggregator.loading import GROUP
 from hgext.vcsreplicator.aggregator.session import Session
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
@@ -16,6 +16,7 @@ from hgext.vcsreplicator.words.clock import Silence
 from hgext.vcsreplicator.words.records import AggregatorHeartbeat, MirrorHeartbeat
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
+from testing.builders.aggregator.aggregating import list_silent
 from testing.builders.log.memorylog import MemoryLog
 from testing.clock import HandClock
 
@@ -63,42 +64,43 @@ def machines(request: pytest.FixtureRequest) -> Machines:
     return Machines(**request.param)
 
 
-def silent(session: Session) -> list[str | None]:
-    return [alarm.mirror for alarm in session._watch._found if alarm.kind == SILENT]
+def running(machines: Machines, clock: HandClock) -> Session:
+    """An aggregator."""
+    return Session(AggregatorSettings(), machines.log, machines.log.transactor(GROUP), clock)
 
 
 def test_the_aggregator_alarms_a_mirror_after_60_seconds_of_its_clock(machines: Machines) -> None:
     machines.beat()
     machines.advance(10.0)
     clock = machines.of_aggregator
-    with Session(AggregatorSettings(), machines.log, machines.log.transactor(GROUP), clock) as session:
+    with capture_logs() as lines, running(machines, clock) as session:
         for _ in range(20):
             machines.beat(aggregator=False)
             session.step(0.0)
-            assert silent(session) == []
+            assert list_silent(lines) == []
             machines.advance(5.0)
         for _ in range(11):
             session.step(0.0)
-            assert silent(session) == []
+            assert list_silent(lines) == []
             machines.advance(5.0)
         session.step(0.0)
-        assert silent(session) == ["alpha"]
+        assert list_silent(lines) == ["alpha"]
         machines.beat(aggregator=False)
         machines.advance(5.0)
         session.step(0.0)
-        assert silent(session) == []
+        assert list_silent(lines) == []
 
 
 def test_a_mirror_that_never_spoke_has_time_since_the_aggregator_began(machines: Machines) -> None:
     machines.advance(10 * HOUR)
     clock = machines.of_aggregator
-    with Session(AggregatorSettings(), machines.log, machines.log.transactor(GROUP), clock) as session:
+    with capture_logs() as lines, running(machines, clock) as session:
         for _ in range(12):
             session.step(0.0)
-            assert silent(session) == []
+            assert list_silent(lines) == []
             machines.advance(5.0)
         session.step(0.0)
-        assert silent(session) == ["alpha"]
+        assert list_silent(lines) == ["alpha"]
 
 
 def test_health_knows_a_dead_aggregator_and_mirror_after_30_seconds(machines: Machines) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from hgext.vcsreplicator.aggregator.alarms import SILENT
 from hgext.vcsreplicator.demo.supervisor import leashed
 from hgext.vcsreplicator.log import ACKS, EVENTS, PENDING, ROSTER_REQUESTS, STATE, Log, NewRecord
 from hgext.vcsreplicator.log.opening import open_log
@@ -44,6 +45,17 @@ def ask(log: Log, verb: Verb, mirror: str | None = None, **members: Any) -> None
         id=f"test-{next(_numbers)}", verb=verb, mirror=mirror, who="dana", time=1.0, reason="", **members
     )
     log.append([NewRecord(topic=ROSTER_REQUESTS, key=request.id, value=to_json(request))])
+
+
+def list_silent(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The mirrors that are silent by these log lines of alarms."""
+    found = dict[str, None]()
+    for line in lines:
+        if line["event"] == SILENT:
+            found[line["mirror"]] = None
+        elif line["event"] == "alarm over" and line["alarm"] == SILENT:
+            del found[line["mirror"]]
+    return list(found)
 
 
 def list_rereadings(lines: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -105,7 +117,7 @@ class Aggregator:
 
     def ready(self, timeout: float = 60.0) -> Self:
         """Waits until it says so."""
-        eventually(lambda: self._said("ready"), str(self._output), timeout=timeout)
+        eventually(lambda: self.said("ready"), str(self._output), timeout=timeout)
         return self
 
     def kill(self) -> None:
@@ -113,7 +125,7 @@ class Aggregator:
         self.process.kill()
         self.process.wait()
 
-    def _said(self, word: str) -> bool:
+    def said(self, word: str) -> bool:
         if self.process.poll() is not None and self.process.returncode > 0:
             raise AssertionError(
                 f"the aggregator ended with {self.process.returncode}: {self._output.read_text()[-2000:]}"

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from hgext.vcsreplicator.log import EVENTS
 from testing.builders.log.memorylog import MemoryLog
+from testing.waiting import eventually
 
 
 class HangingEnds:
@@ -14,6 +15,11 @@ class HangingEnds:
     def __init__(self, log: MemoryLog) -> None:
         self.go_on, self.asked = threading.Event(), list[Collection[int] | None]()
         log.before["ends"] = self._hang
+
+    def answer(self) -> None:
+        """Let the log answer, and wait until who asked has the answer: a thread of this name asks."""
+        self.go_on.set()
+        eventually(lambda: "ends" not in {thread.name for thread in threading.enumerate()})
 
     def _hang(self, topic: str, partitions: Collection[int] | None) -> None:
         if topic == EVENTS:
