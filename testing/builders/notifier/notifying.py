@@ -142,10 +142,10 @@ class Scripted:
     types: tuple[str, ...] = DOCUMENTED
     start_at: str = "beginning"
     patience: Patience = FAST
-    _submitted: list[Delivery] = field(default_factory=list)
+    submitted: list[Delivery] = field(default_factory=list)
 
     def open(self, name: str, clock: Clock, log: Log) -> "Scripted":
-        self._submitted = []
+        self.submitted = []
         return self
 
     def start(self) -> None:
@@ -155,7 +155,7 @@ class Scripted:
     def submit(self, delivery: Delivery) -> None:
         self.start()
         self.tried.append(delivery.message)
-        self._submitted.append(delivery)
+        self.submitted.append(delivery)
 
     def outcomes(self, timeout: float) -> Sequence[DeliveryOutcome]:
         if self.answer_wait is not None:
@@ -163,7 +163,7 @@ class Scripted:
         if self.hold.is_set():
             threading.Event().wait(timeout)
             return []
-        submitted, self._submitted = self._submitted, []
+        submitted, self.submitted = self.submitted, []
         found = [DeliveryOutcome(number=delivery.number, error=self.answer(delivery.message)) for delivery in submitted]
         self.got += [d.message for d, outcome in zip(submitted, found, strict=True) if outcome.error is None]
         return found

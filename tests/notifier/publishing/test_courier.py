@@ -1303,6 +1303,12 @@ def test_a_line_about_a_delivery_names_message_repository_and_event(
             assert line["message"].startswith(event.id)
 
 
+@pytest.fixture
+def ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(courier, "DRAIN", 0.0)
+
+
+@pytest.mark.usefixtures("ends_at_once")
 def test_room_from_a_confirmation_during_a_read_is_used_at_once(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
     publish_pushes(turns.log, "r", 1, 3 * reading.BATCH)
     confirmed: list[Delivery] = []
@@ -1311,10 +1317,10 @@ def test_room_from_a_confirmation_during_a_read_is_used_at_once(turns: Turns, mo
 
     def read_meanwhile() -> bool:
         tried.append(len(turns.destination.tried))
-        confirmed[:], turns.destination._submitted = turns.destination._submitted, []
+        confirmed[:], turns.destination.submitted = turns.destination.submitted, []
         return read()
 
-    def answer(_: Scripted, timeout: float) -> list[DeliveryOutcome]:
+    def answer(timeout: float) -> list[DeliveryOutcome]:
         if timeout:
             turns.courier.stop.set()
         found = [DeliveryOutcome(number=delivery.number) for delivery in confirmed]
@@ -1322,13 +1328,13 @@ def test_room_from_a_confirmation_during_a_read_is_used_at_once(turns: Turns, mo
         return found
 
     monkeypatch.setattr(turns.loop, "read", read_meanwhile)
-    monkeypatch.setattr(Scripted, "outcomes", answer)
-    monkeypatch.setattr(courier, "DRAIN", 0.0)
+    turns.destination.answer_wait = answer
     turns.loop.work()
     assert tried[:3] == [0, 1, 2]
 
 
-def test_no_confirmation_is_waited_for_while_notices_come(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("ends_at_once")
+def test_no_confirmation_is_waited_for_while_notices_come(turns: Turns) -> None:
     """A destination that works meanwhile would have nothing to do while the next notices are read."""
     publish_pushes(turns.log, "r", 1, 2 * reading.BATCH + 1)
     waits: list[tuple[float, int]] = []
@@ -1339,8 +1345,7 @@ def test_no_confirmation_is_waited_for_while_notices_come(turns: Turns, monkeypa
             turns.courier.stop.set()
         return []
 
-    monkeypatch.setattr(Scripted, "outcomes", lambda self, timeout: note_wait(timeout))
-    monkeypatch.setattr(courier, "DRAIN", 0.0)
+    turns.destination.answer_wait = note_wait
     turns.loop.work()
     batches = [reading.BATCH, 2 * reading.BATCH, 2 * reading.BATCH + 1]
     assert waits == [*((0, read) for read in batches), (courier.BUSY_WAIT, batches[-1])]
@@ -1467,19 +1472,13 @@ def test_a_batch_of_notices_costs_a_single_transaction(turns: Turns) -> None:
     assert turns.log.commits == 4, "one asks whether it is fenced, and one for each batch stores the position"
 
 
-def test_a_steady_stream_costs_two_positions_a_second(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
-    commits: list[tuple[Any, ...]] = []
-
-    def count(log: Log, *rest: Any) -> list[tuple[int, int]]:
-        commits.append(rest)
-        return MemoryLog.commit(log, *rest)
-
-    monkeypatch.setattr(Log, "commit", count)
+def test_a_steady_stream_costs_two_positions_a_second(turns: Turns) -> None:
+    turns.log.commits = 0
     for number in range(1, 41):
         publish_pushes(turns.log, "x", number, number)
         turns.take(2, seconds=0.025)
     assert len(turns.destination.got) == 40
-    assert 4 <= len(commits) <= 5, "in two seconds"
+    assert 4 <= turns.log.commits <= 5, "in two seconds"
     turns.take()
     assert turns.position == 40
 

@@ -197,9 +197,7 @@ def test_destination_that_breaks_unforeseen_begins_again(log: Log, notifier: Not
     assert destination.told("x") == [1, 2, 3]
 
 
-def test_a_reject_that_the_log_refuses_is_a_line_without_a_traceback(
-    log: Log, notifier: Notifier, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reject_that_the_log_refuses_is_a_line_without_a_traceback(log: Log, notifier: Notifier) -> None:
     """As on Kafka, while an operator's mistake has made `errors` a compacted topic."""
     append, refusals = log.append, [Rejected("a compacted topic needs a key")]
 
@@ -208,7 +206,7 @@ def test_a_reject_that_the_log_refuses_is_a_line_without_a_traceback(
             raise refusals.pop()
         return append(records, **options)
 
-    monkeypatch.setattr(log, "append", refuse)
+    log.append = refuse  # type: ignore[method-assign]
     destination = Scripted()
     with capture_logs() as lines:
         notifier.start(it=destination)
