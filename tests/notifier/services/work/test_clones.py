@@ -74,16 +74,20 @@ def server(warm_pulls: None) -> Iterator[CommandServer]:
         yield server
 
 
+@pytest.fixture
+def _full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk without room is found by what Mercurial or the system says, not by a look at it before."""
+    monkeypatch.setattr(clones, "LEAST_FREE", 0)
+
+
+@pytest.mark.usefixtures("_full_disk")
 @pytest.mark.parametrize(
     "folder",
     ["/proc", "/proc/missing", "{}/a file", "{}/a file/clones"],  # no user, not even root, can make a file in any
     ids=["nothing can be written", "missing", "a file", "below a file"],
 )
-def test_a_folder_that_cannot_be_written_uses_no_retry(
-    server: CommandServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
-) -> None:
+def test_a_folder_that_cannot_be_written_uses_no_retry(server: CommandServer, tmp_path: Path, folder: str) -> None:
     (tmp_path / "a file").write_text("")
-    monkeypatch.setattr(clones, "LEAST_FREE", 0)
     with pytest.raises(Unavailable, match=f"^work.clones: {folder.format(tmp_path)}: "):
         read(Clones(folder.format(tmp_path)), server, A_KEY, ["a" * 40])
 
@@ -95,10 +99,8 @@ def test_a_host_that_is_away_uses_a_retry(server: CommandServer, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_disk_that_a_pull_fills_uses_no_retry(
-    server: CommandServer, host: HgHost, small_disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(clones, "LEAST_FREE", 0)  # what is free once Mercurial has undone its work
+@pytest.mark.usefixtures("_full_disk")
+def test_disk_that_a_pull_fills_uses_no_retry(server: CommandServer, host: HgHost, small_disk: Path) -> None:
     host.add("large", 1)
     (host.folder / "large" / "file").write_bytes(os.urandom(4_000_000))
     nodes = host.extend("large", 1)

@@ -518,14 +518,12 @@ def test_damaged_clone_is_made_anew(
 
 
 class Elsewhere(BaseHTTPRequestHandler):
-    """Sends clients to `target`, and notes who came."""
-
-    target = ""
+    """Sends clients to the server's `target`, and notes who came."""
 
     def do_GET(self) -> None:
         self.server.seen.append(self.path)  # type: ignore[attr-defined]
         self.send_response(302)
-        self.send_header("Location", self.target + self.path)
+        self.send_header("Location", self.server.target + self.path)  # type: ignore[attr-defined]
         self.send_header("Content-Length", "0")
         self.end_headers()
 
@@ -556,15 +554,15 @@ class PointingHost(Elsewhere):
     def answer_getbundle(self) -> bytes:
         bundler = bundle2.bundle20(ui.ui())
         part = bundler.newpart(b"remote-changegroup")
-        part.addparam(b"url", f"{self.target}/changesets".encode())
+        part.addparam(b"url", f"{self.server.target}/changesets".encode())  # type: ignore[attr-defined]
         part.addparam(b"size", b"100")
         return zlib.compress(b"".join(bundler.getchunks()))
 
 
 @contextmanager
-def listening(kind: type[Elsewhere] = Elsewhere) -> Iterator[Any]:
+def listening(kind: type[Elsewhere] = Elsewhere, target: str = "") -> Iterator[Any]:
     with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
-        server.seen = []  # type: ignore[attr-defined]
+        server.seen, server.target = [], target  # type: ignore[attr-defined]
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
         try:
@@ -575,11 +573,8 @@ def listening(kind: type[Elsewhere] = Elsewhere) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_redirect_of_a_host_into_another_network_is_not_followed(
-    broker: HgQueueSender, working: Working, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with listening() as inner, listening() as outer:
-        monkeypatch.setattr(Elsewhere, "target", f"http://127.0.0.1:{inner.server_port}")
+def test_redirect_of_a_host_into_another_network_is_not_followed(broker: HgQueueSender, working: Working) -> None:
+    with listening() as inner, listening(target=f"http://127.0.0.1:{inner.server_port}") as outer:
         root = f"http://127.0.0.1:{outer.server_port}/"
         working.settings |= {"repositories": (root,), "max_hg_retries": 0}
         broker.send(1, f"{root}x", {1: ["a" * 40]})
@@ -591,11 +586,8 @@ def test_redirect_of_a_host_into_another_network_is_not_followed(
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_bundle_that_names_an_address_in_another_network_is_refused(
-    broker: HgQueueSender, working: Working, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with listening() as inner, listening(PointingHost) as outer:
-        monkeypatch.setattr(Elsewhere, "target", f"http://127.0.0.1:{inner.server_port}")
+def test_bundle_that_names_an_address_in_another_network_is_refused(broker: HgQueueSender, working: Working) -> None:
+    with listening() as inner, listening(PointingHost, f"http://127.0.0.1:{inner.server_port}") as outer:
         root = f"http://127.0.0.1:{outer.server_port}/"
         working.settings |= {"repositories": (root,), "max_hg_retries": 0}
         broker.send(1, f"{root}x", {1: ["a" * 40]})
