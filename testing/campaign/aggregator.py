@@ -39,7 +39,7 @@ class Aggregator(Process):
         """Whether it is at work and would write these notices again."""
         if not self._is_alive or self.is_frozen or self.rival.is_frozen or self._transactor is None:
             return False
-        is_newest = self._transactor._transactor._epoch == self.stage.log._epochs[IDENTITY]
+        is_newest = self._transactor._transactor.epoch == self.stage.log._epochs[IDENTITY]
         return is_newest and {record.value for record in notices} <= self._lasting.recent._written.keys()
 
     def is_owing(self) -> bool:

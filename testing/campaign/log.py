@@ -54,8 +54,8 @@ class SteppedLog(MemoryLog):
     def wait(self, reader: MemoryReader, timeout: float) -> None:
         """Return at once: the next step of another actor may bring records."""
 
-    def _append(self, message: NewRecord) -> tuple[int, int]:
-        partition, offset = super()._append(message)
+    def put(self, message: NewRecord) -> tuple[int, int]:
+        partition, offset = super().put(message)
         place = message.topic, partition
         self._written.setdefault(place, []).append(self._records[place][offset])
         self._take(message)

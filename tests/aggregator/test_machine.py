@@ -72,8 +72,8 @@ class RememberingLog(MemoryLog):
         self.ticking.advance(0.001)
         return super().commit(*arguments)  # type: ignore[arg-type]
 
-    def _append(self, message: NewRecord) -> tuple[int, int]:
-        partition, offset = super()._append(message)
+    def put(self, message: NewRecord) -> tuple[int, int]:
+        partition, offset = super().put(message)
         self.journal.append(self._records[message.topic, partition][offset])
         return partition, offset
 

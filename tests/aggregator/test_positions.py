@@ -182,7 +182,7 @@ class ExpectingLog(MemoryLog):
                 log.since = None
                 return super().commit(*given, **named)  # type: ignore[arg-type]
 
-        return Expecting(self, identity, transactor._epoch)
+        return Expecting(self, identity, transactor.epoch)
 
 
 def test_an_expected_commit_comes_in_time_also_if_mirrors_do_not_answer() -> None:

@@ -170,10 +170,10 @@ class NotingLog(MemoryLog):
         super().__init__()
         self.writers: list[str | None] = []
 
-    def _append(self, message: NewRecord) -> tuple[int, int]:
+    def put(self, message: NewRecord) -> tuple[int, int]:
         if message.key == AGGREGATOR:
             self.writers.append(from_json(AggregatorHeartbeat, message.value or b"").instance)
-        return super()._append(message)
+        return super().put(message)
 
 
 class StoppableLog(NotingLog):

@@ -40,12 +40,12 @@ class Installation:
         self.log = MemoryLog(self.clock)
         self.log.create(topics(partitions=1))
         ask(self.log, Verb.ADD, "alpha")
-        self.session = self._opened()
+        self.session = self.opened()
 
     def restart(self, meanwhile: Callable[[], object]) -> None:
         self.session.close()
         meanwhile()
-        self.session = self._opened()
+        self.session = self.opened()
 
     def step(self, *chains: Chain) -> None:
         """The mirror serves all of these; some heartbeats later all is decided."""
@@ -72,7 +72,7 @@ class Installation:
             if "changegroup.1" in notice.previous
         ]
 
-    def _opened(self) -> Session:
+    def opened(self) -> Session:
         return Session(SETTINGS, self.log, self.log.transactor(GROUP), self.clock)
 
 
@@ -230,7 +230,7 @@ def test_a_start_killed_in_a_cut_log_goes_on_with_the_present_history(
         here.log.lose(EVENTS, 0, 2)
         here.log.fail_commits = [True] * is_cut_off  # the first transaction takes effect, and is the last
         with contextlib.suppress(Unavailable):
-            here.session = here._opened()
+            here.session = here.opened()
             here.session.step(0.0)
         here.restart(lambda: None)
         for _ in range(taken):
@@ -404,7 +404,7 @@ def test_a_roster_lost_between_two_sessions_is_written_again() -> None:
             here.log.restore(ROSTER, ({(ROSTER, 0): {}}, {(ROSTER, 0): 0}, {}))
             super().renew()
 
-    epoch = here.log.transactor(GROUP)._epoch
+    epoch = here.log.transactor(GROUP).epoch
     here.log.transactor = lambda identity: Transactor(here.log, identity, epoch)  # type: ignore[method-assign, assignment]
     run(AggregatorSettings(beat=0.02), here.log, stop=stop, ready=lambda: None)
     assert commits[1]

@@ -67,7 +67,7 @@ class MemoryLog(Log):
     def append(self, messages: Sequence[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:
         self._begin("append", messages)
         with self._changed:
-            places = [self._append(message) for message in messages]
+            places = [self.put(message) for message in messages]
             self._changed.notify_all()
             return places
 
@@ -181,7 +181,7 @@ class MemoryLog(Log):
             fails = bool(self.fail_commits)
             if fails and not self.fail_commits.pop(0):
                 raise Unavailable("not committed")
-            written = [self._append(message) for message in messages]
+            written = [self.put(message) for message in messages]
             for (topic, partition), position in positions.items():
                 self._stored.setdefault((group or "", topic), {})[partition] = position
                 self._metadata.setdefault((group or "", topic), {})[partition] = metadata.get((topic, partition), "")
@@ -240,7 +240,7 @@ class MemoryLog(Log):
         if call in self.before:
             self.before[call](*arguments)
 
-    def _append(self, message: NewRecord) -> tuple[int, int]:
+    def put(self, message: NewRecord) -> tuple[int, int]:
         count = self.partitions(message.topic)
         partition = message.partition if message.partition is not None else partition_of(message.key or "", count)
         place = (message.topic, partition)
@@ -268,7 +268,7 @@ class MemoryTransactor:
     """Fenced by its epoch; after a commit that failed it must be renewed, as on Kafka."""
 
     def __init__(self, log: MemoryLog, identity: str, epoch: int) -> None:
-        self._log, self._identity, self._epoch = log, identity, epoch
+        self._log, self._identity, self.epoch = log, identity, epoch
         self._has_failed = False
 
     def commit(
@@ -281,11 +281,11 @@ class MemoryTransactor:
         newest: Mapping[TopicPartition, int] | None = None,
     ) -> list[tuple[int, int]]:
         if self._has_failed:
-            self._log.check(self._identity, self._epoch)
+            self._log.check(self._identity, self.epoch)
             raise Unavailable(f"{self._identity}: its last transaction is unclear; renew it")
         self._has_failed = True
         self._log.check_newest(messages, newest or {})
-        written = self._log.commit(self._identity, self._epoch, messages, group, positions or {}, metadata or {})
+        written = self._log.commit(self._identity, self.epoch, messages, group, positions or {}, metadata or {})
         self._has_failed = False
         return written
 
@@ -294,7 +294,7 @@ class MemoryTransactor:
 
     def renew(self) -> None:
         self._log._begin("renew")
-        self._log.check(self._identity, self._epoch)
+        self._log.check(self._identity, self.epoch)
         self._has_failed = False
 
     def close(self) -> None:

@@ -308,7 +308,7 @@ class SnsReceiver(Receiver):
         self.sns.unsubscribe(SubscriptionArn=self._subscription)
 
     def down(self) -> None:
-        for each in self._objects():
+        for each in self.objects():
             self.s3.delete_object(Bucket=self.name, Key=each)
         self.s3.delete_bucket(Bucket=self.name)
 
@@ -319,7 +319,7 @@ class SnsReceiver(Receiver):
         for client in (self.s3, self.sqs, self.sns):
             client.close()
 
-    def _objects(self) -> Iterable[str]:
+    def objects(self) -> Iterable[str]:
         return [each["Key"] for each in self.s3.list_objects_v2(Bucket=self.name).get("Contents", [])]
 
 

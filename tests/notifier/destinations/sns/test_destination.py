@@ -103,11 +103,11 @@ def test_an_object_whose_topic_refuses_is_repeated_until_both_are_there(
     notifier.start(it=replace(good, topic_arn=cloud.arn + "-later"))
     publish_pushes(log, "try", 1, 2)
     eventually(lambda: "NotFound" in (notifier.state.conditions().get("it", {}).get("trouble") or ""), "the refusal")
-    assert len(list(cloud._objects())) == 1
+    assert len(list(cloud.objects())) == 1
     assert cloud.told() == []
     cloud.sns.create_topic(Name=cloud.name + "-later")
     notifier.settled("it")
-    assert len(list(cloud._objects())) == 2
+    assert len(list(cloud.objects())) == 2
 
 
 @pytest.fixture
