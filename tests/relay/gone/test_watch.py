@@ -78,8 +78,7 @@ class Host:
         """Make a round, let it write what is due, and return the texts of the troubles."""
         found = RelayRound(folders=list(find_repositories(str(self.root))), unreadable=list(unreadable))
         troubles = self.watch.find(found, self.clock.now(), is_shared=is_shared)
-        if self.watch._thread.ident is not None:
-            self.watch._thread.join()
+        eventually(lambda: "relay-gone" not in {thread.name for thread in threading.enumerate()}, every=0.002)
         return [trouble.text for trouble in troubles]
 
     def wait(self) -> list[str]:
