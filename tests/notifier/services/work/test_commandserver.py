@@ -17,7 +17,7 @@ import pytest
 from hgext.vcsreplicator.words.errors import Unavailable
 from notifier.services.work import commandserver
 from notifier.services.work.commandserver import CommandServer, HgFailed, TooMuchPrinted
-from testing.builders.notifier.working import HgHost, hg
+from testing.builders.notifier.working import HgHost, find_children, hg
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
@@ -30,10 +30,11 @@ def server() -> Iterator[CommandServer]:
 
 
 def test_one_that_was_ended_starts_no_process_when_its_thread_asks(server: CommandServer) -> None:
+    before = find_children()
     server.end()
     with pytest.raises(Unavailable, match="stopping"):
         server.run("version")
-    assert server._process is None
+    assert find_children() <= before
 
 
 @pytest.mark.parametrize(
@@ -78,9 +79,9 @@ def serve(server: CommandServer, folder: Path) -> None:
 
 
 def test_a_command_under_way_ends_and_the_next_one_does_not_begin(server: CommandServer, tmp_path: Path) -> None:
+    before = find_children()
     server.run("version")
-    assert server._process is not None
-    process = server._process.pid
+    [process] = find_children() - before
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(serve, server, tmp_path / "served")
         eventually(lambda: is_listening(process), "the command")
@@ -92,11 +93,11 @@ def test_a_command_under_way_ends_and_the_next_one_does_not_begin(server: Comman
 
 
 WORKER = """
-import sys
+import pathlib, sys
 from notifier.services.work.commandserver import CommandServer
 server = CommandServer(timeout=60.0, memory=4 * 1024**3)
 server.run("init", sys.argv[1])
-print(server._process.pid, flush=True)
+print(*(each.read_text() for each in pathlib.Path("/proc/self/task").glob("*/children")), flush=True)
 server.run("serve", "--repository", sys.argv[1], "--address", "127.0.0.1", "--port", "0")
 """
 
@@ -155,13 +156,15 @@ def test_command_has_a_limit_of_the_size_of_a_file(
 
 @pytest.mark.parametrize("template", ["{pad('', 500)}", "{pad('', 50)}"], ids=["one piece", "many pieces"])
 def test_command_has_a_limit_of_output(server: CommandServer, tmp_path: Path, template: str) -> None:
+    before = find_children()
     server.run("init", str(tmp_path / "long"))
     server.run("debugbuilddag", "-R", str(tmp_path / "long"), "+10")
     words = ("log", "-R", str(tmp_path / "long"), "-T", template)
     assert len(server.run(*words, most=10_000)) >= 500
+    [process] = find_children() - before
     with pytest.raises(TooMuchPrinted):
         server.run(*words, most=499)
-    assert server._process is None
+    assert process not in find_children()
 
 
 def test_output_beyond_its_limit_is_not_read(server: CommandServer) -> None:
