@@ -698,9 +698,14 @@ def push_to(bench: Bench, name: str) -> None:
     line.report_commit(1)
 
 
+@pytest.fixture
+def reports_only_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "INTERVAL", 3600.0)
+
+
+@pytest.mark.usefixtures("reports_only_news")
 def test_a_job_that_fails_is_reported_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemon, "RECHECK", 3600.0)
-    monkeypatch.setattr(reports, "INTERVAL", 3600.0)
     bench.clock.set_back(bench.clock.now() - bench.entries[0].event.time - 1.0)
     with bench.running(scan=3600):
         eventually(lambda: not bench.box.has_unsent())
@@ -727,9 +732,8 @@ def test_a_push_that_an_older_pushlog_refused_is_no_second_trouble(bench: Bench)
     assert all({each.text for each in report.troubles} <= expected for report in bench.reports())
 
 
-@pytest.mark.usefixtures("rechecks_soon")
-def test_failures_beyond_those_of_one_look_are_looked_at_next(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reports, "INTERVAL", 3600.0)
+@pytest.mark.usefixtures("rechecks_soon", "reports_only_news")
+def test_failures_beyond_those_of_one_look_are_looked_at_next(bench: Bench) -> None:
     bench.clock.set_back(bench.clock.now() - bench.entries[0].event.time - 1.0)
     may_fail = threading.Event()
     refuse_events(bench, lambda: may_fail.wait(60))

@@ -32,9 +32,15 @@ def read_names(root: Path) -> list[str]:
 
 
 @pytest.fixture
-def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Round:
+def settle(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Has what changed be settled after so many seconds."""
+    return lambda seconds: monkeypatch.setattr(scan, "SETTLED", seconds)
+
+
+@pytest.fixture
+def quiet(tmp_path: Path, settle: Callable[[float], None]) -> Round:
     """A root whose repositories are quiet, after some rounds."""
-    monkeypatch.setattr(scan, "SETTLED", 0.0)
+    settle(0.0)
     round_ = Round(tmp_path)
     for name in NAMES:
         round_.create(name, 1)
@@ -177,8 +183,8 @@ def test_a_repository_replaced_by_another_one_is_looked_at(quiet: Round) -> None
         shutil.rmtree(quiet.root.parent / "away")
 
 
-def test_a_folder_that_has_just_changed_is_read_again(quiet: Round, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan, "SETTLED", 60.0)
+def test_a_folder_that_has_just_changed_is_read_again(quiet: Round, settle: Callable[[float], None]) -> None:
+    settle(60.0)
     for name in NAMES:
         (quiet.root / name / ".hg/store/phaseroots").touch()
     for _ in range(2):

@@ -1176,10 +1176,15 @@ def test_the_log_is_available_while_another_partition_has_no_leader(master: Mast
     assert available == [master.folder("there")]
 
 
-def test_a_partition_that_does_not_answer_does_not_occupy_all_workers(
-    master: Master, log: RestoredLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(partitions, "TURN", 0.01)
+@pytest.fixture
+def turn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long a repository waits for an answer that another one has asked for, in seconds."""
+    monkeypatch.setattr(partitions, "TURN", request.param)
+
+
+@pytest.mark.usefixtures("turn")
+@pytest.mark.parametrize("turn", [0.01], indirect=True)
+def test_a_partition_that_does_not_answer_does_not_occupy_all_workers(master: Master, log: RestoredLog) -> None:
     is_asked, may_answer = threading.Event(), threading.Event()
 
     def hang(topic: str, which: Collection[int] | None) -> None:
@@ -1217,10 +1222,9 @@ def test_repositories_of_a_partition_that_answers_slowly_share_the_answer(master
     assert asked == [[2]]
 
 
-def test_repositories_of_a_failing_partition_share_the_failure(
-    master: Master, log: RestoredLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(partitions, "TURN", 3600.0)
+@pytest.mark.usefixtures("turn")
+@pytest.mark.parametrize("turn", [3600.0], indirect=True)
+def test_repositories_of_a_failing_partition_share_the_failure(master: Master, log: RestoredLog) -> None:
     asked, may_answer, fails = list[object](), threading.Event(), True
 
     def hang(topic: str, which: Collection[int] | None) -> None:
