@@ -365,9 +365,11 @@ def test_a_request_that_begins_keeps_its_connections(many_names: None, monkeypat
             subscription = Subscription(url=f"http://{name}.example:{endpoint.port}/hook")
             found.append(sender.send(OUTGOING, subscription, [], 1.0).verdict)
 
+        others = ["b"]
+
         def send_another_meanwhile(*arguments: Any) -> dict[str, str]:
-            monkeypatch.setattr(request, "headers", headers)
-            send_to("b")
+            while others:
+                send_to(others.pop())
             return headers(*arguments)
 
         monkeypatch.setattr(request, "headers", send_another_meanwhile)
