@@ -105,10 +105,10 @@ class Installation:
     def prepare(self, number: int) -> list[str]:
         """Give the aggregator and the notifier of this number their machines; the roles."""
         made = {f"{role}-{number}": service for role, service in self._alone.items()}
-        self.cluster.about["services"] |= {name: self._on_a_machine(name, service) for name, service in made.items()}
+        self.cluster.about["services"] |= {name: self.on_a_machine(name, service) for name, service in made.items()}
         return list(made)
 
-    def _on_a_machine(self, name: str, service: dict[str, Any]) -> dict[str, Any]:
+    def on_a_machine(self, name: str, service: dict[str, Any]) -> dict[str, Any]:
         return on_a_machine(self.cluster, name, service)
 
     @contextmanager

@@ -99,5 +99,5 @@ class BehindProxy(Kafka):
         super().__init__()
         self._proxy, proxy.target = proxy, self.port
 
-    def _settings(self) -> dict[str, str]:
-        return {**super()._settings(), "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self._proxy.port}"}
+    def make_settings(self) -> dict[str, str]:
+        return {**super().make_settings(), "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self._proxy.port}"}

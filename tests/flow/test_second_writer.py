@@ -53,9 +53,9 @@ class Faulty(Installation):
         super().__init__(kafka, folder, pushes=PUSHES, repositories=3, per_second=1.0)
         self.consumer.files = [folder / "machines" / f"notifier-{number}" / "notices.jsonl" for number in (1, 2)]
 
-    def _on_a_machine(self, name: str, service: dict[str, Any]) -> dict[str, Any]:
+    def on_a_machine(self, name: str, service: dict[str, Any]) -> dict[str, Any]:
         self.networks[name] = network = self._opened.enter_context(Network(self._ports))
-        made = clocked(super()._on_a_machine(name, service), self.clock(name))
+        made = clocked(super().on_a_machine(name, service), self.clock(name))
         config = self.clock(name).with_name("vcsreplicator.toml")
         # Else the notifier that works would wait for the stopped one, which has the file open.
         config.write_text(config.read_text().replace(str(self.cluster.notices), str(config.with_name("notices.jsonl"))))

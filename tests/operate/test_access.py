@@ -96,8 +96,8 @@ class StrictKafka(Kafka):
         self._store = self.folder / "store.pem"
         self._store.write_text(self.certificate.with_suffix(".key").read_text() + self.certificate.read_text())
 
-    def _settings(self) -> dict[str, str]:
-        settings = super()._settings()
+    def make_settings(self) -> dict[str, str]:
+        settings = super().make_settings()
         guarded = f",SASL_SSL://127.0.0.1:{self.guarded_port}"
         return settings | {
             "listeners": settings["listeners"] + guarded,

@@ -160,7 +160,7 @@ class Site:
         alone = {role: services.pop(role) for role in ("aggregator", "notifier")}
         for number in (1, 2):
             for role, service in alone.items():
-                services[f"{role}-{number}"] = self._on_a_machine(f"{role}-{number}", service)
+                services[f"{role}-{number}"] = self.on_a_machine(f"{role}-{number}", service)
         (self.folder / "clocks").mkdir()
         services = {role: clocked(service, self.clock(role)) for role, service in services.items()}
         if self.disks:
@@ -182,7 +182,7 @@ class Site:
         start = ["unshare", "--mount", "sh", "-c", bound, str(self.folder / f"{machine}.boot")]
         return {**service, "argv": [*start, *service["argv"]]}
 
-    def _on_a_machine(self, name: str, service: dict[str, Any]) -> dict[str, Any]:
+    def on_a_machine(self, name: str, service: dict[str, Any]) -> dict[str, Any]:
         made = on_a_machine(self.cluster, name, {**service, "env": {**service["env"], **Aws.credentials}})
         config = self.folder / "machines" / name / "vcsreplicator.toml"
         text = config.read_text().replace(str(self.cluster.notices), str(self.folder / f"{name}.jsonl"))

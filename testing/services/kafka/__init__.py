@@ -100,7 +100,7 @@ class Kafka(Service):
     def command(self) -> Sequence[str]:
         settings = self.folder / "server.properties"
         if not settings.exists():
-            settings.write_text("".join(f"{key}={value}\n" for key, value in self._settings().items()))
+            settings.write_text("".join(f"{key}={value}\n" for key, value in self.make_settings().items()))
             self._format(settings)
         return [*self._java(), "kafka.Kafka", str(settings)]
 
@@ -115,7 +115,7 @@ class Kafka(Service):
         names["directory.id"] = cluster_id()
         (self.data / "meta.properties").write_text("".join(f"{key}={value}\n" for key, value in names.items()))
 
-    def _settings(self) -> dict[str, str]:
+    def make_settings(self) -> dict[str, str]:
         return {
             **self._properties,
             "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{self._controller_port}",

@@ -76,8 +76,8 @@ class GuardedKafka(Kafka):
         self.guarded_port = free_port()
         self.certificate = certificate(self.folder, "broker", "IP:127.0.0.1")
 
-    def _settings(self) -> dict[str, str]:
-        settings = super()._settings()
+    def make_settings(self) -> dict[str, str]:
+        settings = super().make_settings()
         store = self.folder / "store.pem"
         store.write_text(self.certificate.with_suffix(".key").read_text() + self.certificate.read_text())
         guarded = f",SASL_SSL://127.0.0.1:{self.guarded_port}"
@@ -456,6 +456,12 @@ def test_a_question_that_waits_for_its_broker_delays_no_other(log: Log) -> None:
     eventually(lambda: used[0]._closed, "a client that was replaced is closed by its last user")
 
 
+@pytest.fixture
+def cut(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Has no connection be open from now on, as far as is known: so who leads is asked."""
+    return lambda: monkeypatch.setattr(Connections, "is_connected", lambda *_: False)
+
+
 def client_of(log: KafkaLog) -> KafkaAdminClient:
     """The client that the next question uses."""
     return log.broker.ask("which client", lambda admin: admin)
@@ -463,7 +469,7 @@ def client_of(log: KafkaLog) -> KafkaAdminClient:
 
 @pytest.mark.parametrize("is_old", [False, True])
 def test_a_question_about_a_leaderless_partition_frees_its_client(
-    log: Log, monkeypatch: pytest.MonkeyPatch, *, is_old: bool
+    log: Log, monkeypatch: pytest.MonkeyPatch, cut: Callable[[], None], *, is_old: bool
 ) -> None:
     assert isinstance(log, KafkaLog)
     monkeypatch.setattr(broker, "OLD", 0.0 if is_old else 3600.0)
@@ -476,7 +482,7 @@ def test_a_question_about_a_leaderless_partition_frees_its_client(
         return {**await ordinary(self, partitions - {lone}), **({-1: {lone}} if lone in partitions else {})}
 
     monkeypatch.setattr(KafkaAdminClient, "_async_get_leader_for_partitions", find_leaders)
-    monkeypatch.setattr(Connections, "is_connected", lambda *_: False)  # so that it asks who leads
+    cut()
     for _ in range(2):
         with pytest.raises(Unavailable, match=r"no broker leads .*\.events, partition 1"):
             log.ends(EVENTS)
@@ -542,9 +548,11 @@ def test_a_leader_that_does_not_lead_any_more_is_looked_up_again(log: Log, monke
     assert requests == ["ListOffsets", "Metadata", "ListOffsets"]
 
 
-def test_a_leader_to_which_no_connection_is_left_is_looked_up_again(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_to_which_no_connection_is_left_is_looked_up_again(
+    log: Log, monkeypatch: pytest.MonkeyPatch, cut: Callable[[], None]
+) -> None:
     log.ends(EVENTS)
-    monkeypatch.setattr(Connections, "is_connected", lambda *_: False)
+    cut()
     requests = watch_requests(monkeypatch)
     assert log.ends(EVENTS) == {0: 0, 1: 0}
     assert requests == ["Metadata", "ListOffsets"]
