@@ -32,17 +32,24 @@ def manifest(*entries: tuple[bytes, bytes, bytes], parent: bytes = NULL) -> Revi
     return Revision(text=b"".join(b"%s\0%s%s\n" % (n, node.hex().encode(), f) for n, node, f in entries), parent=parent)
 
 
-def changeset(manifest: Revision, *names: bytes, date: bytes = b"0 0") -> Revision:
+def changeset(manifest: Revision, *names: bytes, date: bytes = b"0 0", parent: bytes = NULL) -> Revision:
     """The changeset says that it changed the files of these names."""
-    return Revision(text=b"\n".join([manifest.node.hex().encode(), b"dana", date, *names, b"", b"crafted"]))
+    text = b"\n".join([manifest.node.hex().encode(), b"dana", date, *names, b"", b"crafted"])
+    return Revision(text=text, parent=parent)
 
 
 def push(
-    address: str, change: Revision, manifests: Iterable[Revision], files: Mapping[bytes, Iterable[Revision]]
+    address: str,
+    change: Revision,
+    manifests: Iterable[Revision],
+    files: Mapping[bytes, Iterable[Revision]],
+    *,
+    before: Iterable[Revision] = (),
 ) -> str:
-    """Push one changeset over HTTP; what the pusher reads."""
+    """Push a changeset, and those `before` it, over HTTP; what the pusher reads. All content is linked to this changeset."""
     of_files = [_frame(name) + _encode(versions, change) for name, versions in files.items()]
-    content = b"".join([_encode([change], change), _encode(manifests, change), *of_files, END])
+    changes = b"".join(each.encode(each.node) for each in (*before, change)) + END
+    content = b"".join([changes, _encode(manifests, change), *of_files, END])
     parameters = b"\x01\0\x07\x02" + b"version02"
     parts = [_part(b"replycaps", b"\0\0", b"HG20\nerror=abort\n"), _part(b"CHANGEGROUP", parameters, content)]
     request = urllib.request.Request(

@@ -83,6 +83,17 @@ def test_a_crafted_push_of_which_mirrors_get_all_is_accepted(master: Master, log
     assert [event.type for event in events(log)["one"]] == ["created", "changed"]
 
 
+def test_content_that_is_linked_to_another_changeset_is_accepted(master: Master, log: Log) -> None:
+    """`hg verify` warns of it in some old repositories."""
+    master.create("one")
+    begins, goes_on = manifest(ENTRY), manifest((b"file", TWO.node, b""), parent=manifest(ENTRY).node)
+    first = changeset(begins, b"file")
+    second = changeset(goes_on, b"file", parent=first.node)
+    with master.serve("one") as address:
+        said = push(address, second, [begins, goes_on], {b"file": [ONE, TWO]}, before=[first])
+    assert [event.type for event in events(log)["one"]] == ["created", "changed"], said
+
+
 @pytest.mark.parametrize("date", ["", "x 0", "nan 0", "-inf 0"])
 def test_a_changeset_whose_date_no_page_could_show_is_refused(master: Master, date: str) -> None:
     master.create("one")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mercurial import error
 from mercurial.localrepo import localrepository
-from mercurial.node import hex, nullid
+from mercurial.node import hex, nullid, nullrev
 from mercurial.ui import ui as Ui
 from mercurial.utils import stringutil
 
@@ -115,22 +115,23 @@ def refuse_incomplete(repo: localrepository, first: int) -> None:
     No bundle of it could be made or applied, and all later events would wait. Mercurial looks only with `[server] validate`,
     and then at every file of some manifests (`tests/hg/master/test_incomplete.py`).
     """
-    # Names and nodes of files, and of manifests without a name: what the changesets have, and what they say that they changed.
-    brought: set[tuple[bytes, bytes]] = set()
-    named: dict[bytes, set[bytes | None]] = {}
+    # Names and nodes of files, and of manifests without a name, that came with the push, and that another one has as its parent.
+    unknown: set[tuple[bytes, bytes]] = set()
     try:
         for rev in range(first, len(repo)):
             changed: Any = repo[rev]
             _refuse_odd_date(changed)
-            delta = changed._manifestdelta
-            brought.update(_find_entries(changed.manifestnode(), delta))
+            for _ in _find_entries(changed):  # refuses odd ones
+                pass
             for name in (b"", *changed.files()):
-                named.setdefault(name, set()).add(delta.get(name) if name else changed.manifestnode())
-        for name, nodes in named.items():
-            storage: Any = repo.file(name) if name else repo.manifestlog.getstorage(b"")
-            _refuse_missing(storage, name, nodes, first, brought)
+                unknown.update((name, parent) for parent in _find_unknown(repo, changed, name, first))
     except error.LookupError as problem:
         raise _lack(stringutil.forcebytestr(problem)) from problem
+    # Another changeset than the one that a revision is linked to may have it: `hg verify` warns of it, and it does no harm.
+    for rev in range(first, len(repo)) if unknown else ():
+        unknown.difference_update(_find_entries(repo[rev]))
+    for name, node in unknown:
+        raise _lack(b"%s@%s: in no changeset" % (name or b"00manifest", hex(node)))
 
 
 def _refuse_odd_date(changed: Any) -> None:
@@ -143,10 +144,10 @@ def _refuse_odd_date(changed: Any) -> None:
         raise error.Abort(b"a changeset has a date that cannot be read: %s" % changed.hex())
 
 
-def _find_entries(manifest: bytes, delta: Any) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the manifest, and the files in what is stored of it."""
-    yield b"", manifest
-    for name, node, flag in delta.iterentries():
+def _find_entries(changed: Any) -> Iterator[tuple[bytes, bytes]]:
+    """Yield a changeset's manifest, and the files in what is stored of it; raise Abort for what no Mercurial writes there."""
+    yield b"", changed.manifestnode()
+    for name, node, flag in changed._manifestdelta.iterentries():
         if flag == b"t":
             raise _make_refusal("would use tree manifests")
         if node == nullid:
@@ -154,19 +155,25 @@ def _find_entries(manifest: bytes, delta: Any) -> Iterator[tuple[bytes, bytes]]:
         yield name, node
 
 
-def _refuse_missing(
-    storage: Any, name: bytes, nodes: Collection[bytes | None], first: int, brought: Collection[tuple[bytes, bytes]]
-) -> None:
-    """Raise Abort or LookupError if revisions of a file or of the manifest are not here, or a parent that came with them is unused.
+def _find_unknown(repo: localrepository, changed: Any, name: bytes, first: int) -> Iterator[bytes]:
+    """Yield parents that came with the push, and which the changeset that they are linked to does not have.
 
-    None stands for a file that was removed.
+    Raises Abort or LookupError if what the changeset has of this name is not here.
     """
-    if None in nodes and not len(storage):
+    storage: Any = repo.file(name) if name else repo.manifestlog.getstorage(b"")
+    node = _find_node(changed, name)
+    if node is None and not len(storage):
         raise _lack(b"%s: no version" % name)
-    for node in nodes:
-        for parent in storage.parents(node) if node is not None else ():
-            if parent != nullid and (name, parent) not in brought and storage.linkrev(storage.rev(parent)) >= first:
-                raise _lack(b"%s@%s: in no changeset" % (name or b"00manifest", hex(parent)))
+    for parent in storage.parents(node) if node is not None else ():
+        link = nullrev if parent == nullid else storage.linkrev(storage.rev(parent))
+        if link >= first and _find_node(repo[link], name) != parent:
+            yield parent
+
+
+def _find_node(changed: Any, name: bytes) -> bytes | None:
+    """Return the changeset's version of a file as far as it is stored with it; of no name, its manifest."""
+    node: bytes | None = changed._manifestdelta.get(name) if name else changed.manifestnode()
+    return node
 
 
 def _lack(what: bytes) -> error.Abort:
