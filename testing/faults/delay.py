@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 from typing import Self
 
+from hgext.vcsreplicator.demo.ports import free_port
 from testing.services.kafka import Kafka
 
 
@@ -93,11 +94,23 @@ class DelayingProxy:
 
 
 class BehindProxy(Kafka):
-    """A broker that tells its clients to come through a proxy."""
+    """A broker that tells its clients to come through a proxy.
+
+    It does not itself: a broker ends a transaction through a connection to itself, and is slow to notice that an answer was
+    lost there.
+    """
 
     def __init__(self, proxy: DelayingProxy) -> None:
         super().__init__()
         self._proxy, proxy.target = proxy, self.port
+        self._own = f"OWN://127.0.0.1:{free_port()}"
 
     def make_settings(self) -> dict[str, str]:
-        return {**super().make_settings(), "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self._proxy.port}"}
+        settings = super().make_settings()
+        return {
+            **settings,
+            "listeners": f"{settings['listeners']},{self._own}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self._proxy.port},{self._own}",
+            "inter.broker.listener.name": "OWN",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,OWN:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        }
