@@ -13,14 +13,15 @@ END = bytes(4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revision:
-    """A text with a parent; its hash is the right one."""
+    """A text with a parent; its hash is the right one, unless `false` is given."""
 
     text: bytes
     parent: bytes = NULL
+    false: bytes = b""
 
     @property
     def node(self) -> bytes:
-        return hashlib.sha1(b"".join(sorted((self.parent, NULL))) + self.text).digest()
+        return self.false or hashlib.sha1(b"".join(sorted((self.parent, NULL))) + self.text).digest()
 
     def encode(self, changeset: bytes) -> bytes:
         whole = struct.pack(">lll", 0, 0, len(self.text)) + self.text

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Pushes that lack what their changesets name: no bundle of them could be made, and every later event would wait."""
 
+import contextlib
+import urllib.error
 from collections.abc import Iterator
 
 import pytest
@@ -101,4 +103,17 @@ def test_a_changeset_whose_date_no_page_could_show_is_refused(master: Master, da
     with master.serve("one") as address:
         said = push(address, crafted, [manifest(ENTRY)], {b"file": [ONE]})
         assert f"a changeset has a date that cannot be read: {crafted.node.hex()}" in said
+    assert master.operate("log", "-R", str(master.root / "one")) == ""
+
+
+FALSE = Revision(text=b"one", false=b"f" * 20)
+OF_FALSE = manifest((b"file", FALSE.node, b""))
+FALSE_MANIFEST = Revision(text=manifest(ENTRY).text, false=b"m" * 20)
+
+
+@pytest.mark.parametrize(("named", "version"), [(OF_FALSE, FALSE), (FALSE_MANIFEST, ONE)], ids=["a file", "a manifest"])
+def test_content_that_has_not_its_hash_is_refused(master: Master, named: Revision, version: Revision) -> None:
+    master.create("one")
+    with master.serve("one") as address, contextlib.suppress(urllib.error.HTTPError):  # older Mercurials refuse it so
+        push(address, changeset(named, b"file"), [named], {b"file": [version]})
     assert master.operate("log", "-R", str(master.root / "one")) == ""

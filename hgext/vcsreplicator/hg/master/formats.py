@@ -7,6 +7,7 @@ refused before they do: otherwise it would make the repository refuse all others
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import re
@@ -125,7 +126,7 @@ def refuse_incomplete(repo: localrepository, first: int) -> None:
                 pass
             for name in (b"", *changed.files()):
                 unknown.update((name, parent) for parent in _find_unknown(repo, changed, name, first))
-    except error.LookupError as problem:
+    except error.StorageError as problem:
         raise _lack(stringutil.forcebytestr(problem)) from problem
     # Another changeset than the one that a revision is linked to may have it: `hg verify` warns of it, and it does no harm.
     for rev in range(first, len(repo)) if unknown else ():
@@ -158,16 +159,24 @@ def _find_entries(changed: Any) -> Iterator[tuple[bytes, bytes]]:
 def _find_unknown(repo: localrepository, changed: Any, name: bytes, first: int) -> Iterator[bytes]:
     """Yield parents that came with the push, and which the changeset that they are linked to does not have.
 
-    Raises Abort or LookupError if what the changeset has of this name is not here.
+    Raises Abort or StorageError if what the changeset has of this name is not here, or has not its hash.
     """
     storage: Any = repo.file(name) if name else repo.manifestlog.getstorage(b"")
     node = _find_node(changed, name)
     if node is None and not len(storage):
         raise _lack(b"%s: no version" % name)
-    for parent in storage.parents(node) if node is not None else ():
+    if node is None:
+        return
+    for parent in storage.parents(node):
         link = nullrev if parent == nullid else storage.linkrev(storage.rev(parent))
         if link >= first and _find_node(repo[link], name) != parent:
             yield parent
+    # Mercurial stores what it is given without reading it. A manifest that is stored as a difference to its parent need not be
+    # read: it is large, and a bundle takes the difference.
+    rev = storage.rev(node)
+    if storage.linkrev(rev) >= first and (name or storage.deltaparent(rev) not in storage.parentrevs(rev)):
+        with contextlib.suppress(error.CensoredNodeError):
+            storage.rawdata(node)
 
 
 def _find_node(changed: Any, name: bytes) -> bytes | None:
