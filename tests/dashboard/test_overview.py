@@ -226,9 +226,11 @@ def test_a_repository_has_what_an_operator_should_do_about_it(tmp_path: Path) ->
         assert "vcsreplicator heal beta public/firefox</code>" in site.get(address, headers=AS_READER).text
         assert "heal" not in site.get(address).text
         forked = site.get(f"/repository/{tools.repository}").text
+        to_reader = site.get(f"/repository/{tools.repository}", headers=AS_READER).text
         assert '<strong class="critical">forked</strong>' in site.get("/repositories").text
     assert "run <code>hg replicateadopt</code> where the history is right" in forked
     assert f'href="{RUNBOOK}#vcsreplicatorrepositoryforked"' in forked
+    assert to_reader.count("hg replicateadopt") == 1, "its finding says it"
 
 
 def test_an_address_without_a_page_gets_a_sentence(site: Site) -> None:
