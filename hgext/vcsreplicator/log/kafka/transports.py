@@ -96,7 +96,8 @@ async def open_transport(
     except Exception as error:
         # Their frames hold sockets that were refused at once; the library raises another error in place of a time-out.
         for each in (error, error.__context__):
-            traceback.clear_frames(each and each.__traceback__)
+            if each is not None:
+                traceback.clear_frames(each.__traceback__)
         raise
     finally:
         pending.close_all_but(sock)
