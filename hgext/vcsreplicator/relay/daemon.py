@@ -114,10 +114,7 @@ def run(
 
 
 class Relay:
-    """The parts of a relay, and its rounds over all repositories.
-
-    `woken` is set when there may be something to look at before the next round or report.
-    """
+    """The parts of a relay, and its rounds over all repositories."""
 
     def __init__(
         self, settings: RelaySettings, log: Log, port: MasterPort, stop: threading.Event, clock: Clock
@@ -135,6 +132,7 @@ class Relay:
         jobs.on_sent, jobs.on_available = self._note_sent, self._server.available
         jobs.on_fork_changed = self._note_fork
         self._server.on_push = self._note_answer
+        # `woken` is set when there may be something to look at before the next round or report.
         self.woken, self._looked = threading.Event(), float("-inf")
         self._work.on_trouble = self.woken.set
         self._watch.on_state, self._work.on_failed = self._server.announced, self._server.failed
