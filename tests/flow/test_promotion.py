@@ -63,14 +63,10 @@ def read_events(cluster: Cluster) -> dict[str, list[Event]]:
         return events(log)
 
 
-@pytest.fixture(autouse=True)
-def _no_wait_for_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(promotion, "SILENT", 0.0)
-
-
 def test_pushes_go_on_after_a_mirror_became_the_master(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(promotion, "SILENT", 0.0)
     clones = {name: cluster.create(name) for name in NAMES}
     for clone in clones.values():
         cluster.commit(clone, "first")
@@ -152,6 +148,7 @@ def test_a_mirror_takes_over_all_that_a_living_master_hands_over(
     cluster.move_master(root)
     assert "the relay of hg://master.example reported" in str(run(cluster, "--yes", "--handover", file).exception)
     cluster.stop("relay", "web-master")
+    monkeypatch.setattr(promotion, "SILENT", 0.0)
     other = tmp_path / "other"
     other.write_text(Path(file).read_text().replace('"phases":"', '"phases":"0', 1))
     assert ": phases; start the mirror" in str(run(cluster, "--yes", "--handover", str(other)).exception)

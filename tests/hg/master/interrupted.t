@@ -46,7 +46,7 @@ A second rename killed before its event: it is not mistaken for the first, whose
 
 The process that finishes a move leaves no lock in the moved repository.
 
-  $ dying acts.moving._move -R repos/three replicaterename --yes repos/four
+  $ dying acts.moving.move -R repos/three replicaterename --yes repos/four
   [1]
   $ finish
   $ ls repos
@@ -182,9 +182,9 @@ A note that cannot be read, and a repository that cannot be opened, hold up no o
 
   $ hgm init -q repos/a
   $ hgm init -q repos/z
-  $ dying acts.moving._move -R repos/z replicaterename --yes repos/zz
+  $ dying acts.moving.move -R repos/z replicaterename --yes repos/zz
   [1]
-  $ dying acts.moving._move -R repos/a replicaterename --yes repos/aa
+  $ dying acts.moving.move -R repos/a replicaterename --yes repos/aa
   [1]
   $ echo unheard-of >> repos/a/.hg/requires
   $ echo '{' > repos/.vcsreplicator/intents/00.json

@@ -15,7 +15,7 @@ from testing.builders.mirror.mirroring import Bench
 
 
 class Named:
-    """What `_censor` reads of an event."""
+    """What `censor` reads of an event."""
 
     seq, path = 3, "one"
 
