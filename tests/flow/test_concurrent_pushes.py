@@ -89,7 +89,7 @@ def develop(folder: Path, environment: dict[str, str], places: list[tuple[str, s
             (clone / "file").write_text(f"{folder.name} for {name}\n")
             code, output = developer.hg("--cwd", clone, "commit", "-A", "-m", f"{folder.name} for {name}")
             assert code == 0, output
-        begin.wait(120)
+        begin.wait(600)  # two hundred who make a changeset each take minutes on a loaded machine
         return [developer.hg("-R", folder / name, "push", "-f", url)[1] for name, url in places]
 
 
