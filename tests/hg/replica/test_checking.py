@@ -122,6 +122,14 @@ def test_a_sound_repository_that_nothing_changes_is_sound(one: One) -> None:
     assert (found.problem, found.lower, found.is_undecided) == (None, None, False)
 
 
+def test_a_repository_with_a_censored_revision_is_sound(one: One) -> None:
+    one.author.censor("folder0/file0")
+    for number in (3, 4):
+        one.apply(number)
+    found = one.check()
+    assert (found.problem, found.lower, found.is_undecided) == (None, None, False)
+
+
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_push_during_a_reading_through_leaves_the_check_undecided(
