@@ -152,6 +152,14 @@ def test_only_who_makes_all_topics_makes_the_one_of_the_transactors(kafka: Kafka
         assert broker.OWNERS in log.broker.describe()
 
 
+def test_a_transactor_waits_for_brokers_that_may_be_starting(kafka: Kafka, unique_name: str) -> None:
+    with open_log(f"{kafka.url}?topic-prefix={unique_name}.&replication-factor=3") as log:
+        with pytest.raises(Unavailable, match="option replication-factor"):
+            log.transactor("one")
+        with pytest.raises(BadConfig, match="option replication-factor"):
+            log.create(topics())
+
+
 def test_topics_are_kept_as_documented(log: Log, admin: KafkaAdminClient, unique_name: str) -> None:
     def settings(topic: str) -> dict[str, str]:
         resource = ConfigResource("topic", f"{unique_name}.{topic}")

@@ -130,9 +130,15 @@ class Broker:
         return created
 
     def create_owners(self) -> None:
-        """Create the topic whose positions show which transactor came last."""
+        """Create the topic whose positions show which transactor came last.
+
+        Raises Unavailable if it needs more replicas than there are brokers now: some may be starting.
+        """
         if OWNERS not in self._partitions and OWNERS not in self._describe():
-            self.create([Topic(name=OWNERS)])
+            try:
+                self.create([Topic(name=OWNERS)])
+            except BadConfig as error:
+                raise Unavailable(str(error)) from error
         self._partitions[OWNERS] = 1
 
     def describe(self) -> dict[str, dict[str, Any]]:
