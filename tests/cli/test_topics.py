@@ -200,7 +200,7 @@ def test_check_names_at_once_what_endangers_the_log(
     admin.delete_topics([options.prefix + "events"])
     admin.create_partitions({options.prefix + "acks": 2})
     admin.close()
-    eventually(lambda: "the log lacks the topic events; run: vcsreplicator topics create" in say())
+    eventually(lambda: "the log lacks the topic events; run (with the --partitions of its first" in say())
     assert "topic roster: cleanup.policy is delete, must be compact" in (said := say())
     assert f"--entity-name {options.prefix}roster --add-config cleanup.policy=compact" in said
     alter("notices", {"retention.ms": "1000"})

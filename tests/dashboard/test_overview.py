@@ -103,8 +103,9 @@ def test_a_finding_is_a_card_with_one_whole_command_and_links(late: Installation
     text = site.get("/", headers=AS_READER).text
     cards = [html.unescape(card) for card in re.findall(r"<li class=.notice.*?</li>", text, re.DOTALL)]
     [silent] = [card for card in cards if "mirror beta is silent" in card]
-    assert silent.count("<code") == 1
+    assert silent.count("systemctl start vcsreplicator-mirror@beta") == 1
     assert '<code class="command">systemctl start vcsreplicator-mirror@beta</code>' in silent
+    assert "<code>vcsreplicator roster deactivate beta --yes</code>" in silent
     assert f'href="{RUNBOOK}#vcsreplicatormirrorsilent"' in silent
     assert 'href="/mirror/beta"' in silent
     [detached] = [card for card in cards if "public/firefox is detached" in card]

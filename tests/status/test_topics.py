@@ -46,8 +46,8 @@ def test_missing_topics_are_critical_with_the_command_that_makes_them() -> None:
         "CRITICAL: the log lacks the topic pending; run: vcsreplicator topics create"
     ]
     assert texts(picture_of(**missing)) == [
-        "CRITICAL: the log lacks the topics events, pending; run: vcsreplicator topics create "
-        "(with the --partitions of its first creation, if not 16)"
+        "CRITICAL: the log lacks the topics events, pending; run (with the --partitions of its first creation, if not 16): "
+        "vcsreplicator topics create"
     ]
 
 

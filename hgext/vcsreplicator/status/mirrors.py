@@ -73,7 +73,7 @@ def _find_silent(picture: Picture, name: str, now: float) -> Finding:
     held = sum(state.seq - state.noticed for state in gated if picture.measure_lag(name, state).is_late)
     what = counted(held, "notice") if held else "the notices of new pushes"
     start = f"systemctl start vcsreplicator-mirror@{name}"
-    way_out = f"start it: {start}, or: vcsreplicator roster deactivate {name} --yes"
+    way_out = f"deactivate it with `vcsreplicator roster deactivate {name} --yes`, or start it: {start}"
     text = f"mirror {name} is silent {since}, and holds back {what}; {way_out}"
     return Finding(level=Severity.CRITICAL, text=text, command=start, entry=QUIET, mirror=name)
 
@@ -89,7 +89,7 @@ def _find_unwritable(name: str, trouble: str, since: str) -> Finding:
         return Finding(level=Severity.CRITICAL, text=text, entry=REASONS, mirror=name)
     restart = f"systemctl restart vcsreplicator-mirror@{name}"
     step = f"restore that folder, or make it writable, then: {restart}"
-    text = f"mirror {name} cannot write to its disk: {trouble}{since}; {step}; {see}"
+    text = f"mirror {name} cannot write to its disk: {trouble}{since}; {see}; {step}"
     return Finding(level=Severity.CRITICAL, text=text, command=restart, entry=REASONS, mirror=name)
 
 

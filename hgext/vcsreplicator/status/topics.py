@@ -20,10 +20,10 @@ def find_topics(picture: Picture, now: float) -> Iterator[Finding]:
         missing = [name for name in missing if name != SERVICES]
     if missing:
         some = "topics" if len(missing) > 1 else "topic"
-        text = f"the log lacks the {some} {', '.join(missing)}; run: vcsreplicator topics create"
-        if EVENTS in missing:
-            text += " (with the --partitions of its first creation, if not 16)"
-        yield Finding(level=Severity.CRITICAL, text=text, command="vcsreplicator topics create")
+        command = "vcsreplicator topics create"
+        how = " (with the --partitions of its first creation, if not 16)" if EVENTS in missing else ""
+        text = f"the log lacks the {some} {', '.join(missing)}; run{how}: {command}"
+        yield Finding(level=Severity.CRITICAL, text=text, command=command)
     for topic in picture.topics:
         if topic.name == EVENTS and topic.found is not None:
             yield from _find_former_counts(picture, topic.found.partitions, now)

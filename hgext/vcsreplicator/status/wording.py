@@ -26,7 +26,7 @@ class Severity(enum.IntEnum):
 class Finding:
     """Something that an operator must know; `text` is one line that says what to do.
 
-    `command` is what to type first, and stands in the text too. `entry` is the heading of the runbook's entry. `mirror` and
+    `command` is what to type first, and ends the text. `entry` is the heading of the runbook's entry. `mirror` and
     `repository` (an id) are what it is about. The names of the members are keys of `status --json` and `check --json`.
     """
 
