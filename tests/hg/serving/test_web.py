@@ -137,6 +137,12 @@ def test_the_folders_own_pages_have_the_content_type_of_their_templates(template
         assert ask("/missing?show=type&style=raw").startswith("404 text/plain; charset=")
 
 
+@pytest.mark.parametrize("style", ["coal", "gitweb", "json", "monoblue", "paper", "raw", "spartan"])
+def test_a_repository_that_is_not_there_is_missing_in_each_style(ask: Ask, style: str) -> None:
+    assert ask(f"/missing?style={style}").startswith("404 ")
+    assert ask(f"/missing?cmd=capabilities&style={style}").startswith("404 ")
+
+
 def test_what_is_being_made_is_not_found(ask: Ask) -> None:
     assert ask("/~vcsreplicator/staging/half-made").startswith("404 ")
 

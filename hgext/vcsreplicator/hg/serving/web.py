@@ -128,12 +128,15 @@ class _FolderTemplates:
     def generate(self, name: bytes, values: dict[bytes, Any]) -> Any:
         """Return a page; raise again why a repository was not opened.
 
-        hgweb's page of an error needs what only pages of repositories have.
+        hgweb's pages of an error and of a missing repository need what only repositories have; style json has none of the latter.
         """
         if name == b"error":
             _raise_unopened()
-            values = {b"pathdef": templateutil.mappinglist([]), **values}
-        return self._read().generate(name, values)
+        templates = self._read()
+        if name == b"notfound" and name not in templates:
+            raise error.RepoLookupError(b"no such repository")
+        none = templateutil.mappinglist([])
+        return templates.generate(name, {b"pathdef": none, b"archives": none, **values})
 
 
 def _raise_unopened() -> None:
