@@ -53,6 +53,8 @@ _STYLES = (b"gitweb", b"monoblue", b"spartan")
 _GRAPH_LINK = re.compile(
     rb'^( *(?:<li>)?<a href="{url\|urlescape})graph(?:/{symrev})?({sessionvars%urlparameter}">)graph(</a>.*\n)', re.M
 )
+# The same on the page of the graph, which has no link to itself.
+_GRAPH_SHOWN = re.compile(rb'^( *)(?:(<li) class="\w+"(>))?graph((?:</li>| \|).*\n)', re.M)
 
 
 def send(web: requestcontext, lookup: Lookup, found: FoundPushes) -> Iterable[bytes]:
@@ -84,11 +86,14 @@ def add_templates(templates: Any) -> None:
 
 
 def add_link(source: bytes) -> bytes:
-    """Let Mercurial's navigation link to our page beside each link to the graph.
+    """Let Mercurial's navigation link to our page beside the graph.
 
     A template that names the pushlog itself, as ours do, is not changed.
     """
-    return source if b"pushlog" in source else _GRAPH_LINK.sub(rb"\1pushloghtml\2pushlog\3\g<0>", source)
+    if b"pushlog" in source:
+        return source
+    link = rb'\1\2\3<a href="{url|urlescape}pushloghtml{sessionvars%urlparameter}">pushlog</a>\4\g<0>'
+    return _GRAPH_SHOWN.sub(link, _GRAPH_LINK.sub(rb"\1pushloghtml\2pushlog\3\g<0>", source))
 
 
 def values(web: requestcontext, lookup: Lookup, found: FoundPushes) -> dict[str, Any]:

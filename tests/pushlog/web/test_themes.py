@@ -139,6 +139,9 @@ def test_templates_of_plain_text_are_left_alone():
     [
         (b'<ul>\n<li><a href="{url|urlescape}graph{sessionvars%urlparameter}">graph</a></li>\n</ul>', True),
         (b'a |\n<a href="{url|urlescape}graph/{symrev}{sessionvars%urlparameter}">graph</a> |\n', True),
+        (b'<ul>\n<li class="active">graph</li>\n</ul>', True),
+        (b"a |\ngraph |\n", True),
+        (b"<p>\na graph |\n", False),
         (
             b'<a href="{url|urlescape}graph{sessionvars%urlparameter}">graph</a>\n<a href="pushloghtml">ours</a>\n',
             False,
