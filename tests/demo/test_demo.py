@@ -6,12 +6,15 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import pytest
 from click.testing import CliRunner, Result
@@ -30,6 +33,7 @@ from testing.builders.aggregator.states import state_of
 from testing.checks.agreement import left_behind, processes_below
 from testing.waiting import eventually
 from testing.warm import is_stem, warm_starts
+from testing.warm_hg import shared_hg
 
 pytestmark = pytest.mark.processes
 
@@ -128,6 +132,22 @@ def test_a_service_takes_no_module_from_the_current_folder(tmp_path: Path) -> No
         done.stderr.strip()
         == "vcsreplicator: nowhere.toml: cannot be read: No such file or directory; vcsreplicator config example prints one"
     )
+
+
+def test_its_master_shows_mercurials_page_of_help(tmp_path: Path) -> None:
+    ready = tmp_path / "ready.json"
+    assert prepared(tmp_path, "--ready", str(ready)).exit_code == 0
+    master, web = about(ready)["master"], about(ready)["services"]["web-master"]
+    subprocess.run([shared_hg(), "init", f"{master['root']}/first"], env=master["env"], capture_output=True, check=True)
+    with subprocess.Popen(web["argv"], env=web["env"], stderr=subprocess.DEVNULL) as process:
+        try:
+            place = urlsplit(master["url"])
+            with socket.socket() as client:
+                eventually(lambda: client.connect_ex((place.hostname, place.port)) == 0, what="the master is served")
+            with urlopen(f"{master['url']}first/help") as answer:
+                assert "bookmarks" in answer.read().decode()
+        finally:
+            process.terminate()
 
 
 def test_a_service_that_dies_starts_again_and_all_end_with_the_demo(tmp_path: Path) -> None:

@@ -179,6 +179,8 @@ def environment(folder: Path, hgrc: str) -> dict[str, str]:
         "USER": "dana@example.com",
         "HGRCPATH": str(folder / hgrc),
         "HGPLAIN": "1",
+        # Without translation Mercurial's page of help fails.
+        "HGPLAINEXCEPT": "i18n",
         "HGENCODING": "UTF-8",
         "LC_ALL": "C.UTF-8",
         "PYTHONUNBUFFERED": "1",
