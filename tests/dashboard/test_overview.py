@@ -249,7 +249,8 @@ def test_a_mirror_that_verify_compares_shows_since_when(tmp_path: Path) -> None:
         for address in ("/", "/mirror/alpha"):
             text = site.get(address, headers=AS_READER).text
             assert "2 h ago, 3 of 7 in this round, 1 not compared" in text, address
-        assert "Last verified" not in site.get("/mirror/beta", headers=AS_READER).text
+        assert "<dt>Last verified</dt><dd>never</dd>" in site.get("/mirror/beta", headers=AS_READER).text
+        assert site.get("/", headers=AS_READER).text.count('<td data-label="Last verified">never</td>') == 1
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,8 @@ def format_age(at: float, now: float) -> str:
 
 
 def format_round(progress: RoundProgress | None, now: float) -> str:
-    """Say how far `verify` is with a mirror; nothing for None."""
-    return describe_round(progress, format_age(progress.oldest or 0.0, now)) if progress else ""
+    """Say how far `verify` is with a mirror; None is a mirror that it never compared."""
+    return describe_round(progress, format_age(progress.oldest or 0.0, now)) if progress else "never"
 
 
 def shorten(finding: Finding) -> Markup:
