@@ -96,6 +96,7 @@ def extsetup(ui: Ui) -> None:
 
 def _wrap_seams(*, locking: bool, is_master: bool) -> None:
     from . import pages, parts, requirement, wirecommands
+    from .pages import damage
     from .trusted import rule
 
     regular.install()
@@ -109,6 +110,7 @@ def _wrap_seams(*, locking: bool, is_master: bool) -> None:
     seams.check("mercurial.transaction", "transaction.add", "transaction.addbackup")
     pages.hide_names()
     seams.wrap("mercurial.exchange", "unbundle", parts.check_push)
+    seams.wrap("mercurial.exchange", "unbundle", damage.refuse_damaged)
     seams.wrap("mercurial.exchange", "unbundle", seams.loading(f"{_MASTER}.refusals", "name_full_disk"))
     seams.wrap("mercurial.repair", "strip", seams.loading(_STRIPPING, "strip"))
     seams.wrap("mercurial.repair", "deleteobsmarkers", seams.loading(_STRIPPING, "delete_markers"))

@@ -13,19 +13,24 @@ END = bytes(4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revision:
-    """A text with a parent; its hash is the right one, unless `false` is given."""
+    """A text with a parent; its hash is the right one, unless `false` is given.
+
+    `base` is the revision to which `delta` is the difference; of none, the text is sent whole.
+    """
 
     text: bytes
     parent: bytes = NULL
     false: bytes = b""
+    base: bytes = NULL
+    delta: bytes = b""
 
     @property
     def node(self) -> bytes:
         return self.false or hashlib.sha1(b"".join(sorted((self.parent, NULL))) + self.text).digest()
 
     def encode(self, changeset: bytes) -> bytes:
-        whole = struct.pack(">lll", 0, 0, len(self.text)) + self.text
-        return _frame(self.node + self.parent + NULL + NULL + changeset + whole)
+        delta = self.delta or struct.pack(">lll", 0, 0, len(self.text)) + self.text
+        return _frame(self.node + self.parent + NULL + self.base + changeset + delta)
 
 
 def manifest(*entries: tuple[bytes, bytes, bytes], parent: bytes = NULL) -> Revision:
@@ -51,11 +56,28 @@ def push(
     of_files = [_frame(name) + _encode(versions, change) for name, versions in files.items()]
     changes = b"".join(each.encode(each.node) for each in (*before, change)) + END
     content = b"".join([changes, _encode(manifests, change), *of_files, END])
-    parameters = b"\x01\0\x07\x02" + b"version02"
-    parts = [_part(b"replycaps", b"\0\0", b"HG20\nerror=abort\n"), _part(b"CHANGEGROUP", parameters, content)]
+    return send(address, bundle(part(b"CHANGEGROUP", content, version=b"02")))
+
+
+def bundle(*parts: bytes, reply: bool = True) -> bytes:
+    """A bundle of parts, which asks for a reply or not."""
+    asked = [part(b"replycaps", b"HG20\nerror=abort\n")] if reply else []
+    return b"".join([b"HG20", END, *asked, *parts, END])
+
+
+def part(name: bytes, payload: bytes, **parameters: bytes) -> bytes:
+    """A part with parameters that the receiver must know."""
+    sizes = b"".join(bytes([len(key), len(value)]) for key, value in parameters.items())
+    content = b"".join(key.encode() + value for key, value in parameters.items())
+    head = bytes([len(name)]) + name + END + bytes([len(parameters), 0]) + sizes + content
+    return struct.pack(">i", len(head)) + head + (struct.pack(">i", len(payload)) + payload if payload else b"") + END
+
+
+def send(address: str, pushed: bytes) -> str:
+    """Push any bytes over HTTP; what the pusher reads."""
     request = urllib.request.Request(
         f"{address}?cmd=unbundle&heads={b'force'.hex()}",
-        data=b"".join([b"HG20", END, *parts, END]),
+        data=pushed,
         headers={"Content-Type": "application/mercurial-0.1"},
     )
     with urllib.request.urlopen(request) as answer:
@@ -69,8 +91,3 @@ def _encode(revisions: Iterable[Revision], change: Revision) -> bytes:
 def _frame(content: bytes) -> bytes:
     """As in a changegroup: the size counts itself."""
     return struct.pack(">l", len(content) + 4) + content
-
-
-def _part(name: bytes, parameters: bytes, payload: bytes) -> bytes:
-    head = bytes([len(name)]) + name + END + parameters
-    return struct.pack(">i", len(head)) + head + struct.pack(">i", len(payload)) + payload + END

@@ -15,6 +15,8 @@ from mercurial.localrepo import localrepository
 
 from pushlog import seams
 
+from . import damage
+
 # Arguments that are lists of nodes. `heads` of a push may be words.
 _NODES = (b"bases", b"common", b"nodes", b"roots")
 _WORKING = b"f" * 40
@@ -37,6 +39,7 @@ def install() -> None:
     seams.wrap("mercurial.wireprotoserver", "httpv1protocolhandler.getargs", _read_arguments)
     seams.wrap("mercurial.wireprototypes", "decodelist", _decode_nodes)
     seams.wrap("mercurial.wireprotov1server", "commands.batch", _answer_batch)
+    seams.wrap("mercurial.wireprotov1server", "commands.pushkey", damage.answer_pushkey)
 
 
 def _find_path(orig: Callable[[bytes], bool], path: bytes) -> bool:
