@@ -11,8 +11,9 @@ Guarantees of every adapter:
 
 - `append` returns only once all messages are durable. If it raises Unavailable the outcome is unknown: the caller appends the same
   messages again, so a record may occur twice, but *first appearances are in order* within a partition.
-- `Transactor.commit` appends all messages and stores all positions, or none; readers never see part of it. When it raises
-  Unavailable the outcome is unknown: `renew` the transactor, read the stored positions, and go on from there.
+- `Transactor.commit` appends all messages and stores all positions, or none; readers never see part of it. Only messages to topics
+  of `OPEN` may be there before the others, and twice. When it raises Unavailable the outcome is unknown: `renew` the transactor,
+  read the stored positions, and go on from there.
 - A new transactor fences every older one of the same identity: those raise Fenced from then on and can write nothing. Once it is
   open, or was renewed, readers and `ends` see all that it and the older ones committed, unless other identities write to the topic
   too: see `wait_for_transactions`.
@@ -74,6 +75,9 @@ EVENTS, ACKS, PENDING, STATE, SERVICES, ROSTER, ROSTER_REQUESTS, NOTICES, NOTIFI
     "watches",
     "errors",
 )
+
+# The topics that mirrors may write: on Kafka no record of ours there bears a producer's number, which another writer could forge.
+OPEN = frozenset({ACKS, ERRORS})
 
 # Seconds after which a position that did not move is stored again: Kafka forgets a position that is not stored for a week.
 RENEW_EVERY = 3600.0
@@ -291,6 +295,7 @@ class Transactor(Protocol):
     ) -> list[tuple[int, int]]:
         """Write all messages and store all positions of `group`, or none of them.
 
+        Messages to topics of `OPEN` may be written first, and stay if the rest fails.
         `metadata` is stored with positions, as by `Log.acknowledge`. `newest` has offsets of records in partitions: a partition
         that would take a message there or before has lost records, which raises Unavailable, and nothing is written. A commit of
         nothing writes nothing, and only raises Fenced if this transactor is. Returns (partition, offset) of each message. Raises

@@ -17,7 +17,12 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource
 from kafka.errors import MessageSizeTooLargeError, NotLeaderForPartitionError
 from kafka.net import inet
-from kafka.producer.transaction_manager import AddOffsetsToTxnHandler, TransactionManager, TxnOffsetCommitHandler
+from kafka.producer.transaction_manager import (
+    AddOffsetsToTxnHandler,
+    ProducerIdAndEpoch,
+    TransactionManager,
+    TxnOffsetCommitHandler,
+)
 from kafka.serializer import Serializer
 from kafka.structs import OffsetAndMetadata
 
@@ -27,6 +32,7 @@ from hgext.vcsreplicator.log import (
     EVENTS,
     LATEST,
     NOTICES,
+    OPEN,
     SERVICES,
     STATE,
     Log,
@@ -41,6 +47,7 @@ from hgext.vcsreplicator.log.kafka.adapter import KafkaLog
 from hgext.vcsreplicator.log.kafka.clients import Admin, close_producer, wait
 from hgext.vcsreplicator.log.kafka.connections import Connections
 from hgext.vcsreplicator.log.kafka.options import parse
+from hgext.vcsreplicator.log.kafka.transactor import KafkaTransactor
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.owned import OwnedRecords
 from hgext.vcsreplicator.words.errors import BadConfig, Fenced, Rejected, Rewound, Unavailable
@@ -323,6 +330,47 @@ def test_a_batch_that_unpacks_to_more_than_a_message_is_refused(kafka: Kafka, lo
     reader = log.reader({(NOTICES, 0): 0})
     assert [len(record.value or b"") for record in reader.poll(30)] == [1_000_000]
     reader.close()
+
+
+def shut_out(kafka: Kafka, topic: str, number: int) -> None:
+    """Write a record under the number of another producer and the last epoch, which makes that one's own epoch an old one."""
+    with contextlib.closing(KafkaProducer(bootstrap_servers=kafka.bootstrap, enable_idempotence=True)) as producer:
+        manager = producer._transaction_manager
+        eventually(manager.has_producer_id, "a number")
+        manager.set_producer_id_and_epoch(ProducerIdAndEpoch(number, 2**15 - 2))
+        producer.send(topic, key=b"x", value=b"x").get(timeout=60)
+
+
+@pytest.mark.parametrize("topic", sorted(OPEN))
+def test_no_writer_of_an_open_topic_shuts_a_transactor_out(
+    kafka: Kafka, log: Log, unique_name: str, topic: str
+) -> None:
+    transactor = log.transactor("single")
+    assert isinstance(transactor, KafkaTransactor)
+    transactor.commit([NewRecord(topic=STATE, key="x", value=b"1")])
+    producer = transactor._producer
+    assert producer is not None
+    shut_out(kafka, f"{unique_name}.{topic}", producer._transaction_manager.producer_id_and_epoch.producer_id)
+    messages = [NewRecord(topic=name, key="x", value=b"2") for name in (STATE, topic, NOTICES)]
+    places = transactor.commit(messages)
+    transactor.close()
+    with contextlib.closing(log.transactor("single")) as newer:
+        newer.commit(messages)
+    for name, (partition, offset) in zip((STATE, topic, NOTICES), places, strict=True):
+        with contextlib.closing(log.reader({(name, partition): offset})) as reader:
+            assert reader.poll(30)[0].value == b"2"
+
+
+@pytest.mark.parametrize("topic", sorted(OPEN))
+def test_no_writer_of_an_open_topic_shuts_another_writer_out(
+    kafka: Kafka, log: Log, unique_name: str, topic: str
+) -> None:
+    with contextlib.closing(KafkaProducer(bootstrap_servers=kafka.bootstrap, enable_idempotence=True)) as latest:
+        manager = latest._transaction_manager
+        eventually(manager.has_producer_id, "a number")
+        for number in range(1, 10):  # a broker gives numbers in order
+            shut_out(kafka, f"{unique_name}.{topic}", manager.producer_id_and_epoch.producer_id + number + 9)
+    assert log.append([NewRecord(topic=topic, key="y", value=b"y")], timeout=10)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from hgext.vcsreplicator.log import EVENTS, NOTICES, PENDING, STATE, NewRecord, TooLarge, topics
-from hgext.vcsreplicator.log.kafka.adapter import KafkaLog
+from hgext.vcsreplicator.log.kafka.adapter import KafkaLog, ProducerKind
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import find_beginnings, read_records
 from testing.services.kafka import Kafka
@@ -47,7 +47,7 @@ def test_no_record_behind_a_refused_one_is_written(log: KafkaLog) -> None:
 
 def test_an_append_is_not_refused_with_the_larger_one_of_another_thread(log: KafkaLog) -> None:
     log.append(sized(EVENTS, [1]))
-    producer = log._open_producer(for_reports=False)
+    producer = log._open_producer(ProducerKind.OTHERS)
     [large] = [producer.send(**log.broker.plan(message)) for message in sized(EVENTS, [200_000])]
     eventually(lambda: large.is_done, "Kafka refuses what the other thread sent")
     log.append([NewRecord(topic=EVENTS, key="small", value=b"1", partition=0)])

@@ -5,9 +5,9 @@ Rules of this package, because each client of kafka-python has its own thread an
 
 - One *admin* client (topics, offsets, positions), used by all threads at once; after an error, but for that of a partition, it
   is closed after its last use.
-- One *producer* for all `append`s, used by all threads at once, and one for reports, whose failure thus ends no other append. A
-  thread that sees its producer fail drops it for all; the others fail too, and the next call of each uses a new one. It sends
-  one batch a partition at a time, so a lost batch never lets a later one overtake it.
+- One *producer* for all `append`s, used by all threads at once, one for reports, whose failure thus ends no other append, and one
+  for topics of `OPEN`. A thread that sees its producer fail drops it for all; the others fail too, and the next call of each uses
+  a new one. It sends one batch a partition at a time, so a lost batch never lets a later one overtake it.
 - A *reader's consumer* and a *transactor's producer* belong to the one thread that uses them. `wake` only sets an event.
 - After any unclear error the adapter closes the client and builds a new one. It retries nothing, except a question to a
   coordinator that is just starting or by a client older than an outage; the client itself retries too.
@@ -17,6 +17,7 @@ Rules of this package, because each client of kafka-python has its own thread an
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
+from enum import Enum, auto
 from typing import Any
 
 from kafka import KafkaProducer
@@ -26,6 +27,7 @@ from kafka.structs import OffsetAndMetadata
 from ...words.errors import ReplicationError
 from .. import (
     EVENTS,
+    OPEN,
     SERVICES,
     GroupMember,
     Log,
@@ -48,14 +50,29 @@ from .too_large import describe_refused
 from .transactor import KafkaTransactor
 
 
+class ProducerKind(Enum):
+    """What a producer appends; of records for topics that strangers may write, one that bears no number (`OPEN`)."""
+
+    REPORTS = auto()
+    OPEN = auto()
+    OTHERS = auto()
+
+
+def find_kind(messages: Sequence[NewRecord]) -> ProducerKind:
+    """Return which producer appends these messages."""
+    if any(message.topic in OPEN for message in messages):
+        return ProducerKind.OPEN
+    return ProducerKind.REPORTS if all(message.topic == SERVICES for message in messages) else ProducerKind.OTHERS
+
+
 class KafkaLog(Log):
     """The log on these brokers; it contacts none before it is needed."""
 
     def __init__(self, options: KafkaOptions) -> None:
         self.options = options
         self.broker = Broker(options)
-        # By whether they write reports: a report that the log does not take must not end the appends under way.
-        self._producers: dict[bool, KafkaProducer] = {}
+        # By what they write: a report that the log does not take must not end the appends under way.
+        self._producers: dict[ProducerKind, KafkaProducer] = {}
         self._producer_lock, self._sending = threading.Lock(), threading.Lock()
 
     # Topics
@@ -95,12 +112,13 @@ class KafkaLog(Log):
         if not messages:
             return []
         deadline = time.monotonic() + timeout
-        producer = self._open_producer(for_reports=all(message.topic == SERVICES for message in messages))
+        kind = find_kind(messages)
+        producer = self._open_producer(kind)
         try:
             return self._append(producer, messages, deadline)
         except TooLarge:  # a producer refuses all records behind a too large one, which may be another thread's
             pass
-        own = self.broker.new_producer()
+        own = self.broker.new_producer(is_numbered=kind is not ProducerKind.OPEN)
         try:
             return self._append(own, messages, deadline)
         finally:
@@ -112,7 +130,7 @@ class KafkaLog(Log):
         return KafkaReader(self.broker, positions)
 
     def transactor(self, identity: str, *, group: str | None = None) -> Transactor:
-        return KafkaTransactor(self.broker, identity, group=group or identity)
+        return KafkaTransactor(self.broker, identity, group=group or identity, append=self.append)
 
     def member(self, group: str, topic: str) -> GroupMember:
         return KafkaMember(self.broker, group, topic)
@@ -199,11 +217,11 @@ class KafkaLog(Log):
             raise
         return [(result.partition, result.offset) for result in results]
 
-    def _open_producer(self, *, for_reports: bool) -> KafkaProducer:
+    def _open_producer(self, kind: ProducerKind) -> KafkaProducer:
         with self._producer_lock:
-            if for_reports not in self._producers:
-                self._producers[for_reports] = self.broker.new_producer()
-            return self._producers[for_reports]
+            if kind not in self._producers:
+                self._producers[kind] = self.broker.new_producer(is_numbered=kind is not ProducerKind.OPEN)
+            return self._producers[kind]
 
     def _drop_appender(self, producer: KafkaProducer) -> None:
         with self._producer_lock:

@@ -301,17 +301,19 @@ class Broker:
             self._admin = None
         self._close_unused()
 
-    def new_producer(self, **ours: Any) -> KafkaProducer:
+    def new_producer(self, *, is_numbered: bool = True, **ours: Any) -> KafkaProducer:
         """Open a producer that keeps order and loses nothing.
 
-        It knows the topics that were used so far.
+        It knows the topics that were used so far. Without a number, which any other writer of the topic could use, it repeats a
+        record whose confirmation was lost.
         """
         with rim(self.options, "connect"):
             producer: KafkaProducer = connect(
                 self.options,
                 KafkaProducer,
                 acks="all",
-                enable_idempotence=True,
+                enable_idempotence=is_numbered,
+                max_in_flight_requests_per_connection=5 if is_numbered else 1,
                 allow_auto_create_topics=False,
                 linger_ms=0,
                 max_request_size=LARGEST + EXTRA,

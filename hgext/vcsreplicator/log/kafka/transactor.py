@@ -13,13 +13,16 @@ from kafka.producer.transaction_manager import TransactionalRequestResult
 from kafka.structs import OffsetAndMetadata
 
 from ...words.errors import Fenced, ReplicationError, Unavailable
-from .. import EXPECTED_WITHIN, NewRecord, PartitionKey, check_message, check_places
+from .. import EXPECTED_WITHIN, OPEN, NewRecord, PartitionKey, check_message, check_places
 from .broker import OWNERS, Broker
 from .clients import add_partitions, close_producer, commit_when_written, rim, together, wait, wait_for, warm
 from .too_large import describe_refused
 
 # Seconds until the end of a transaction counts as unclear; a service must stop within ten.
 COMMIT_PATIENCE = 8.0
+
+# Appends messages outside a transaction, within `timeout` seconds.
+Append = Callable[..., list[tuple[int, int]]]
 
 # A broker's answers to a producer of an earlier epoch.
 FENCED = (kafka_errors.ProducerFencedError, kafka_errors.InvalidProducerEpochError)
@@ -30,10 +33,14 @@ class KafkaTransactor:
 
     The broker also fences a transactor whose transaction took too long, and which only has to begin again: the record of the owner
     tells the two cases apart. A new transactor writes it first, so none is fenced without it.
+
+    Messages to topics of `OPEN` are appended outside the transaction. A client may write there under this producer's number, with a
+    later epoch: the broker then takes no record and no end of a transaction from the producer there, after any restart, and the
+    transactor could neither end its transaction nor begin another.
     """
 
-    def __init__(self, broker: Broker, identity: str, *, group: str) -> None:
-        self._broker, self._identity, self._group = broker, identity, group
+    def __init__(self, broker: Broker, identity: str, *, group: str, append: Append) -> None:
+        self._broker, self._identity, self._group, self._append = broker, identity, group, append
         self._owners_group, self._instance = f"transactor-{identity}", uuid.uuid4().hex
         broker.create_owners()
         epoch, _ = self._last_owner()
@@ -69,6 +76,21 @@ class KafkaTransactor:
     ) -> list[tuple[int, int]]:
         for message in messages:
             check_message(message)
+        deadline = time.monotonic() + COMMIT_PATIENCE
+        places = iter(self._append_apart([message for message in messages if message.topic in OPEN]))
+        rest = [message for message in messages if message.topic not in OPEN]
+        committed = iter(self._commit(rest, group, positions, metadata, newest, deadline))
+        return [next(places if message.topic in OPEN else committed) for message in messages]
+
+    def _commit(
+        self,
+        messages: Sequence[NewRecord],
+        group: str | None,
+        positions: Mapping[PartitionKey, int] | None,
+        metadata: Mapping[PartitionKey, str] | None,
+        newest: Mapping[PartitionKey, int] | None,
+        deadline: float,
+    ) -> list[tuple[int, int]]:
         plan = [self._broker.plan(message) for message in messages]
         for key in positions or {}:
             self._broker.check_partition(*key)
@@ -77,10 +99,7 @@ class KafkaTransactor:
             for key, at in (positions or {}).items()
         }
         if self._producer is None:
-            self._refuse_newer()
-            raise Unavailable(
-                f"{self._broker.options.url}: {self._identity}: its last transaction is unclear; renew it"
-            )
+            raise self._find_unclear()
         if not plan and not offsets:
             self._refuse_newer()
             return []
@@ -91,7 +110,7 @@ class KafkaTransactor:
 
         try:
             with rim(self._broker.options, f"commit as {self._identity}"):
-                self._run_transaction(self._producer, plan, offsets, group, futures, check)
+                self._run_transaction(self._producer, plan, offsets, group, futures, check, deadline)
                 return list_places(futures)
         except ReplicationError as error:
             producer, failures = self._producer, (error.__cause__, self._producer._transaction_manager.last_error)
@@ -102,6 +121,24 @@ class KafkaTransactor:
                 raise refused from error
             self._broker.refuse_missing(error, {each["topic"] for each in plan}, producer._metadata)
             raise
+
+    def _append_apart(self, messages: Sequence[NewRecord]) -> list[tuple[int, int]]:
+        """Append messages to topics of `OPEN`; raise Fenced if a newer instance took over."""
+        if not messages:
+            return []
+        if self._producer is None:
+            raise self._find_unclear()
+        try:
+            self._refuse_newer()
+            return self._append(messages, timeout=COMMIT_PATIENCE)
+        except ReplicationError:
+            self.close()
+            raise
+
+    def _find_unclear(self) -> Unavailable:
+        """Return the error of a transactor that must be renewed; raise Fenced if a newer instance took over."""
+        self._refuse_newer()
+        return Unavailable(f"{self._broker.options.url}: {self._identity}: its last transaction is unclear; renew it")
 
     def close(self) -> None:
         producer, self._producer, self._is_open = self._producer, None, False
@@ -143,9 +180,9 @@ class KafkaTransactor:
         group: str | None,
         futures: list[Any],
         check: Callable[[], None],
+        deadline: float,
     ) -> None:
         """Write and end a transaction, unless `check` raises; add the futures of its records to `futures`."""
-        deadline = time.monotonic() + COMMIT_PATIENCE
         warm(producer, [arguments["topic"] for arguments in plan])
         ended: TransactionalRequestResult | None = None
         with together(producer):
