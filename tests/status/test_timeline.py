@@ -136,6 +136,8 @@ def test_a_notice_names_the_mirrors_and_the_aggregator_it_waits_for() -> None:
     installation.ack(2)
     installation.write("roster", "roster", Roster(mirrors=(active("alpha"), active("gamma"))))
     assert list_all(installation, 3)[-1].text.endswith("; waits for alpha, gamma (never seen)")
+    [gamma] = [step for step in list_all(installation, 3) if step.mirror == "gamma"]
+    assert (gamma.text, gamma.is_done) == ("gamma: not applied (it has reported nothing of this repository)", False)
     last = list_all(installation, 3, later=1000.0)[-1].text
     assert "; waits for the aggregator (silent for " in last
 

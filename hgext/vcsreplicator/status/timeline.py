@@ -89,8 +89,8 @@ def _list_mirror_steps(
 ) -> Iterator[TimelineStep]:
     """Yield the steps of the event on each mirror.
 
-    For a gating mirror they come from the notice's proof, for any other from its present level. A removed one has none, though it
-    may have reported a level before it was stopped.
+    For a gating mirror they come from the notice's proof, for any other from its present level. One that the notice waits for has
+    a step although it has reported no level; a removed one has none, though it may have reported one before it was stopped.
     """
     proofs = {proof.mirror: proof for proof in notice[0].acks} if notice else {}
     for name, proof in proofs.items():
@@ -104,6 +104,11 @@ def _list_mirror_steps(
         known = picture.roster.mirror(ack.mirror)
         if ack.mirror not in proofs and not (known and known.state is MirrorState.REMOVED):
             yield _describe_level(picture, ack, event, now)
+    reported = {ack.mirror for ack in picture.levels(state.repository)}
+    for name in picture.gating(state) if notice is None else ():
+        if name not in reported:
+            text = f"{name}: not applied (it has reported nothing of this repository)"
+            yield TimelineStep(stage=Stage.APPLIED, text=text, mirror=name, is_done=False)
 
 
 def _find_time(event: Event, at: float) -> float | None:
