@@ -72,6 +72,27 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize(
+    ("verb", "said"),
+    [
+        ("deliveries list", "no deliveries"),
+        ("subscription list", "no subscriptions"),
+        ("subscription history", "no changes"),
+        ("errors list", "no errors"),
+        ("destination requests", "no requests"),
+        (
+            "roster list --decisions",
+            "no mirrors|version 0; notices of a repository that no mirror gates are held|no decisions",
+        ),
+    ],
+)
+def test_a_list_of_nothing_is_a_line_that_says_so(folder: Path, verb: str, said: str) -> None:
+    Deliveries(str(folder / "deliveries.db")).close()
+    done = CliRunner().invoke(program, [*verb.split(), "--config", str(folder / "x.toml")])
+    assert done.output == said.replace("|", "\n") + "\n"
+    assert done.exit_code == 0
+
+
 def test_a_time_is_one_line_of_a_terminal_of_80_columns() -> None:
     out, reason = io.StringIO(), "it serves all that was released " * 3
     headings = ("when (UTC)", "version", "who", "what", "reason", "refused")

@@ -60,9 +60,15 @@ def list_(
         rows = deliveries.newest(state=state, subscription=subscription, limit=last)
         counts = deliveries.counts()
     now = time.time()
-    print_listing(rows, HEADINGS, (_row_of(row, now) for row in rows), as_json=as_json)
-    if not as_json:
-        click.echo(", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "no deliveries")
+    print_listing(
+        rows,
+        "such deliveries" if counts else "deliveries",
+        HEADINGS,
+        (_row_of(row, now) for row in rows),
+        as_json=as_json,
+    )
+    if counts and not as_json:
+        click.echo(", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
 
 
 def _row_of(row: Mapping[str, Any], now: float) -> tuple[str, ...]:

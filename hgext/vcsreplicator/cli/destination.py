@@ -40,7 +40,9 @@ def list_(config: Config, as_json: bool) -> None:
             known = state.conditions()
     rows, now = {name: known.get(name) for name in settings.destinations}, time.time()
     headings = ("destination", "state", "position", "waiting", "oldest", "reported (UTC)")
-    print_listing(rows, headings, (_row_of(name, row, now) for name, row in rows.items()), as_json=as_json)
+    print_listing(
+        rows, "destinations", headings, (_row_of(name, row, now) for name, row in rows.items()), as_json=as_json
+    )
     if not as_json:
         for name, row in rows.items():
             for text in _list_troubles(row or {}):
@@ -134,4 +136,4 @@ def print_requests(
         for each in found
     ]
     data = [{subject if key == "subject" else key: value for key, value in plain(each).items()} for each in found]
-    print_listing(data, ("asked (UTC)", "who", subject, "what", "result"), rows, as_json=as_json)
+    print_listing(data, "requests", ("asked (UTC)", "who", subject, "what", "result"), rows, as_json=as_json)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 import click
 from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
 
 from ..words.errors import visible
 from .progress import is_terminal
@@ -46,12 +47,20 @@ def print_json(data: object) -> None:
     click.echo(json.dumps(data, indent=2))
 
 
-def print_listing(data: object, headings: Sequence[str], rows: Iterable[Sequence[str]], *, as_json: bool) -> None:
-    """Print a listing: the data for programs, or the rows as a table for people."""
+def print_listing(
+    data: object, what: str, headings: Sequence[str], rows: Iterable[Sequence[str]], *, as_json: bool
+) -> None:
+    """Print a listing: the data for programs, or the rows for people."""
     if as_json:
         print_json(data)
     else:
-        console().print(table(headings, rows))
+        console().print(make_listing(what, headings, rows))
+
+
+def make_listing(what: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table | Text:
+    """Make a table of the rows; for none, a line that there are no such, by their name in the plural."""
+    made = table(headings, rows)
+    return made if made.row_count else Text(f"no {what}")
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

@@ -62,9 +62,6 @@ def list_(config: Config, last: int, as_json: bool) -> None:
     """List the newest rejects (the default verb)."""
     with metered_log(config) as log:
         records = _read_newest(log, last)
-    if not records and not as_json:
-        click.echo("no errors")
-        return
     rows = [
         (
             str(number),
@@ -76,7 +73,7 @@ def list_(config: Config, last: int, as_json: bool) -> None:
         for number, record in records
     ]
     headings = ("number", "when (UTC)", "service", "from", "reason")
-    print_listing([plain(record) for _, record in records], headings, rows, as_json=as_json)
+    print_listing([plain(record) for _, record in records], "errors", headings, rows, as_json=as_json)
 
 
 @command.command()

@@ -92,7 +92,7 @@ def list_(config: Config, as_json: bool) -> None:
     rows = [(each.name, each.owner or "unknown", _describe_rights(each)) for each in found]
     from .display import print_listing
 
-    print_listing(data, ("client", "owner", "rights"), rows, as_json=as_json)
+    print_listing(data, "clients", ("client", "owner", "rights"), rows, as_json=as_json)
 
 
 def _describe_rights(client: Any) -> str:
@@ -122,9 +122,10 @@ def watch(config: Config, once: bool, dry_run: bool) -> None:
         log = None if dry_run else opened.enter_context(log_of(config))
         found = opened.enter_context(contextlib.closing(QueueWatch(settings, config.file, log))).round()
     rows = [_list_queue_cells(each, is_dry_run=dry_run) for each in found]
-    from .display import console, table
+    from .display import console, make_listing
 
-    console().print(table(("queue", "messages", "consumers", "owner", "state"), [row for row in rows if row[-1]]))
+    headings = ("queue", "messages", "consumers", "owner", "state")
+    console().print(make_listing("queues to report", headings, [row for row in rows if row[-1]]))
 
 
 def _list_queue_cells(found: Any, *, is_dry_run: bool) -> tuple[str, ...]:
@@ -165,7 +166,7 @@ def check(config: Config, client: str | None, sample: float, as_json: bool) -> N
     data = [dict(zip(keys, row, strict=True)) for row in rows]
     from .display import print_listing
 
-    print_listing(data, ("who", *keys[1:]), rows, as_json=as_json)
+    print_listing(data, "requirements", ("who", *keys[1:]), rows, as_json=as_json)
     failed = [each.requirement for each in results if each.mark is CheckMark.FAIL]
     sys.exit(2 if any(each.is_must for each in failed) else bool(failed))
 

@@ -50,13 +50,15 @@ def command(
         for push in found
         for each in push["changesets"]
     ]
-    print_listing(found, ("push", "date (UTC)", "user", "changeset", "branch", "description"), rows, as_json=as_json)
+    print_listing(
+        found, "pushes", ("push", "date (UTC)", "user", "changeset", "branch", "description"), rows, as_json=as_json
+    )
 
 
 def _show_parked(found: list[dict[str, Any]], *, as_json: bool) -> None:
     names = ("repository", "messages", "dead", "bytes")
     rows = [(*(str(each[name]) for name in names), when(each["since"])) for each in found]
-    print_listing(found, (*names, "since (UTC)"), rows, as_json=as_json)
+    print_listing(found, "parked messages", (*names, "since (UTC)"), rows, as_json=as_json)
 
 
 def _first_line(changeset: dict[str, str]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 from rich.table import Table
+from rich.text import Text
 
 from ..config import Config
 from ..log import Log
@@ -21,7 +22,7 @@ from ..words.roster import Decision, Mirror, MirrorRole, MirrorState, Roster, Ro
 from ..words.roster.changes import decide
 from ..words.rules import Rules
 from ..words.shape import plain
-from .display import console, print_json, table
+from .display import console, make_listing, print_json
 from .options import complete_mirror, complete_repository, with_config, with_json, with_wait, with_yes
 from .progress import metered_log
 from .requests import ask_aggregator, make_request, when
@@ -136,12 +137,12 @@ def list_(config: Config, decisions: bool, is_whole: bool, as_json: bool) -> Non
         print_json({**plain(roster), "mirrors": mirrors})
         return
     shown = [mirror for mirror in roster.mirrors if is_whole or mirror.state is not MirrorState.REMOVED]
-    console().print(_mirror_table(picture, shown))
+    console().print(_list_mirrors(picture, shown))
     if hidden := len(roster.mirrors) - len(shown):
         click.echo(f"{hidden} removed; to list {'it' if hidden == 1 else 'them'} too: vcsreplicator roster list --all")
     click.echo(f"version {roster.version}; {_describe_empty(roster)}")
     if decisions:
-        console().print(_decision_table(roster))
+        console().print(_list_decisions(roster))
 
 
 @_make_request_verb(
@@ -304,7 +305,7 @@ def _describe_empty(roster: Roster) -> str:
     return f"notices of a repository that no mirror gates {'go out' if roster.allow_empty else 'are held'}"
 
 
-def _mirror_table(picture: Picture, mirrors: Iterable[Mirror]) -> Table:
+def _list_mirrors(picture: Picture, mirrors: Iterable[Mirror]) -> Table | Text:
     paths = {name: state.path for name, state in picture.states.items()}
     rows = [
         (
@@ -318,7 +319,7 @@ def _mirror_table(picture: Picture, mirrors: Iterable[Mirror]) -> Table:
         )
         for mirror in mirrors
     ]
-    return table(("mirror", "state", "role", "rules", "deactivated for", "behind", "holds"), rows)
+    return make_listing("mirrors", ("mirror", "state", "role", "rules", "deactivated for", "behind", "holds"), rows)
 
 
 def _count_held(picture: Picture, mirror: Mirror, repository: str | None = None) -> int:
@@ -344,7 +345,7 @@ def _describe_rules(mirror: Mirror) -> str:
     return " ".join(rules) or "all"
 
 
-def _decision_table(roster: Roster) -> Table:
+def _list_decisions(roster: Roster) -> Table | Text:
     rows = []
     for decision in roster.recent:
         request = decision.request
@@ -352,4 +353,4 @@ def _decision_table(roster: Roster) -> Table:
         rows.append(
             (when(decision.time), str(decision.version), request.who, what, request.reason, decision.refusal or "")
         )
-    return table(("when (UTC)", "version", "who", "what", "reason", "refused"), rows)
+    return make_listing("decisions", ("when (UTC)", "version", "who", "what", "reason", "refused"), rows)

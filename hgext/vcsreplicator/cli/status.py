@@ -23,7 +23,7 @@ from ..status.wording import Finding, Severity, describe_round
 from ..words.clock import format_duration
 from ..words.errors import Unavailable, counted, visible
 from .asking import add_findings, expect, find_all, find_here, follow_summary
-from .display import console, print_json, table
+from .display import console, make_listing, print_json, table
 from .options import log_of, with_config, with_json
 from .progress import is_terminal, metered, metered_log
 
@@ -113,12 +113,12 @@ def make_view(summary: Summary) -> Group:
         ("aggregator", seen),
         ("errors", str(summary.errors)),
     ]
-    parts: list[Table | Text] = [table(("", ""), numbers), Text(), _mirror_table(summary)]
+    parts: list[Table | Text] = [table(("", ""), numbers), Text(), _list_mirrors(summary)]
     for line in summary.mirrors:
         if line.verified:
             oldest = _format_age(line.verified.oldest or 0.0, summary.now)
             parts.append(Text(f"mirror {line.name}: last verified: {describe_round(line.verified, oldest)}"))
-    parts += [Text(), _service_table(summary)]
+    parts += [Text(), _list_services(summary)]
     parts += [Text(visible(f"{line.title}: {text}")) for line in summary.services for text in line.troubles]
     if summary.waiting:
         parts += [Text(), _waiting_table(summary)]
@@ -129,7 +129,7 @@ def make_view(summary: Summary) -> Group:
     return Group(*parts)
 
 
-def _mirror_table(summary: Summary) -> Table:
+def _list_mirrors(summary: Summary) -> Table | Text:
     rows = [
         (
             line.name,
@@ -141,18 +141,18 @@ def _mirror_table(summary: Summary) -> Table:
         )
         for line in summary.mirrors
     ]
-    return table(("mirror", "state", "repositories", "behind", "detached", "seen"), rows)
+    return make_listing("mirrors", ("mirror", "state", "repositories", "behind", "detached", "seen"), rows)
 
 
-def _service_table(summary: Summary) -> Table:
-    """Make the table of relays and destinations; their troubles are too long for it."""
+def _list_services(summary: Summary) -> Table | Text:
+    """List relays and destinations; their troubles are too long for a table."""
     rows = []
     for line in summary.services:
         lag = "" if line.behind is None else str(line.behind)
         oldest = "" if line.oldest is None else _format_age(line.oldest, summary.now)
         count = str(len(line.troubles) or "")
         rows.append((line.title, lag, oldest, _format_seen(line.seen, summary.now), count))
-    return table(("service", "behind", "oldest", "seen", "troubles"), rows)
+    return make_listing("services", ("service", "behind", "oldest", "seen", "troubles"), rows)
 
 
 def _waiting_table(summary: Summary) -> Table:

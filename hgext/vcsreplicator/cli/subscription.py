@@ -48,7 +48,7 @@ def list_(config: Config, destination: str | None, as_json: bool) -> None:
         found = [_as_data(each) for each in deliveries.subscriptions.all()]
         for lost in deliveries.subscriptions.list_unreadable():
             click.echo(f"{visible(lost.name)} cannot be read, and gets nothing: {visible(lost.reason)}", err=True)
-    print_listing(found, HEADINGS, map(_row_of, found), as_json=as_json)
+    print_listing(found, "subscriptions", HEADINGS, map(_row_of, found), as_json=as_json)
 
 
 def _as_data(stored: "StoredSubscription") -> dict[str, Any]:
@@ -255,4 +255,4 @@ def history(config: Config, destination: str | None, last: int, as_json: bool) -
         rows = deliveries.subscriptions.history(last)
     lines = [(when(time_), name, what, person) for time_, name, what, person in rows]
     data = [dict(zip(("time", "subscription", "what", "who"), row, strict=True)) for row in rows]
-    print_listing(data, ("when (UTC)", "subscription", "what", "who"), lines, as_json=as_json)
+    print_listing(data, "changes", ("when (UTC)", "subscription", "what", "who"), lines, as_json=as_json)

@@ -60,7 +60,7 @@ def list_(config: Config, as_json: bool) -> None:
     with log_of(config) as log:
         rows = [_make_row(log, topic.name) for topic in (*topics(), *_list_raw(config, log))]
     headings = ("topic", "partitions", "first", "end")
-    print_listing(rows, headings, ([str(row[each]) for each in headings] for row in rows), as_json=as_json)
+    print_listing(rows, "topics", headings, ([str(row[each]) for each in headings] for row in rows), as_json=as_json)
 
 
 def _make_row(log: Log, topic: str) -> dict[str, object]:
@@ -92,7 +92,7 @@ def check(config: Config, partitions: int | None, retention: float, as_json: boo
         remedies.insert(0, f"vcsreplicator topics create --partitions {count} --retention {retention:g}")
     headings = ("topic", "partitions", "replicas", "kept", "differs")
     data = {"topics": [plain(each) for each in found], "remedies": remedies}
-    print_listing(data, headings, map(_describe, found), as_json=as_json)
+    print_listing(data, "topics", headings, map(_describe, found), as_json=as_json)
     if remedies and not as_json:
         click.echo("\n".join(("to fix it:", *remedies)))
     sys.exit(_find_exit_code(found))

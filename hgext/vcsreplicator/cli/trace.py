@@ -170,7 +170,7 @@ def _list_found(found: Sequence[FoundPush], last: int, *, as_json: bool) -> None
         (when(event.time)[:16], each.changeset[:12], str(event.seq), _name_user(event), event.path)
         for event, each in zip(shown, found, strict=False)
     ]
-    print_listing(data, ("when (UTC)", "changeset", "event", "user", "repository"), rows, as_json=as_json)
+    print_listing(data, "pushes", ("when (UTC)", "changeset", "event", "user", "repository"), rows, as_json=as_json)
     if not as_json:
         if len(found) > last:
             click.echo(f"these are the newest {last}; list more with --last, or fewer with --since")
@@ -298,7 +298,7 @@ def _show(trace: Trace, *, as_json: bool) -> None:
     if not as_json:
         _print_title(event)
     rows = [(_format_instant(step.at), _format_delay(step.at, event), step.text) for step in trace.steps]
-    print_listing(data, ("when (UTC)", "after", "what"), rows, as_json=as_json)
+    print_listing(data, "steps", ("when (UTC)", "after", "what"), rows, as_json=as_json)
     if not as_json:
         for name, said in trace.deliveries.items():
             click.echo(visible(f"{name}: {said}"))
