@@ -129,6 +129,11 @@ def test_deactivating_one_repository_leaves_the_others_gated() -> None:
     assert "already" in refused(again, request(Verb.ACTIVATE, repository=REPOSITORY))
 
 
+def test_a_mirror_that_is_in_the_roster_is_not_added_again() -> None:
+    reason = refused(with_alpha(MirrorState.ACTIVE), request(Verb.ADD))
+    assert reason == "add: mirror alpha is in the roster already, and is active"
+
+
 @pytest.mark.parametrize("verb", [Verb.DEACTIVATE, Verb.ACTIVATE])
 def test_a_removed_mirror_has_no_decisions_for_one_repository(verb: Verb) -> None:
     removed = with_alpha(MirrorState.REMOVED, deactivated=(REPOSITORY,) if verb is Verb.ACTIVATE else ())

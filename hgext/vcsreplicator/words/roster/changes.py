@@ -140,6 +140,8 @@ def _out_of_place(mirror: Mirror | None, request: RosterRequest) -> str | None:
         return _repository_out_of_place(mirror, request)
     if mirror.state in FROM[request.verb]:
         return None
+    if request.verb is Verb.ADD:
+        return f"add: mirror {mirror.name} is in the roster already, and is {mirror.state.value}"
     expected = " or ".join(state.value for state in FROM[request.verb])
     hint = ""
     if request.verb is Verb.REMOVE and mirror.state is not MirrorState.REMOVED:
