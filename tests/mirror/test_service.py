@@ -110,7 +110,7 @@ def test_a_second_mirror_in_one_folder_is_refused(tmp_path: Path) -> None:
     settings = MirrorSettings(name="alpha", root=str(tmp_path))
     with lock_folder(settings):
         assert refusal(settings) == (
-            f"mirror.alpha.root: another mirror, or this one's service or bootstrap, works in {tmp_path} already"
+            f"mirror.alpha.root: another mirror, or this one's service or bootstrap, works in {tmp_path}; stop it first"
         )
 
 

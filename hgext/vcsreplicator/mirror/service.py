@@ -231,7 +231,7 @@ def lock_folder(settings: MirrorSettings) -> Iterator[None]:
             except BlockingIOError as error:
                 raise BadConfig(
                     f"mirror.{settings.name}.root: another mirror, or this one's service or bootstrap, works in "
-                    f"{settings.root} already"
+                    f"{settings.root}; stop it first"
                 ) from error
         _expect_one_mount(settings)
         yield
