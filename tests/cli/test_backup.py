@@ -5,6 +5,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -275,7 +276,8 @@ def test_a_copy_below_what_is_copied_is_refused(host: Host) -> None:
 
 def test_check_counts_what_the_log_had_after_the_copy(host: Host, copy: Path) -> None:
     before = files_of(copy)
-    assert "would remove from the log: no record" in host.do("backup", copy, "--check")
+    assert "would remove from the log: no record" in (said := host.do("backup", copy, "--check"))
+    assert re.search(r"complete, begun \S+ \S+ UTC, \d+ s ago, ", said)
     with open_log(host.url) as log:
         log.append([NewRecord(topic=EVENTS, key="a", value=b"2")])
     assert "would remove from the log: 1 of events;" in host.do("backup", copy, "--check")

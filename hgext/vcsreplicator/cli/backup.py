@@ -17,7 +17,7 @@ import click
 from ..config import Config
 from ..log.blobs import sync_folder
 from ..log.sqlite.copying import read_ends
-from ..words.clock import DAY, SystemClock
+from ..words.clock import SystemClock, format_duration
 from ..words.errors import BadConfig, Refused, counted
 from ..words.version import VERSION
 from .backup_contents import USUAL_HGRC, Part, PartKind, list_left_out, list_parts
@@ -182,9 +182,9 @@ def _check(config: Config, folder: str, *, as_json: bool) -> None:
     if as_json:
         print_json(as_data(manifest) | {"lost": lost})
         return
-    age = (SystemClock().now() - manifest.time) / DAY
+    age = format_duration(SystemClock().now() - manifest.time)
     day = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(manifest.time))
-    click.echo(f"{folder}: complete, begun {day}, {age:.1f} days ago, {counted(manifest.files, 'file')} and folders")
+    click.echo(f"{folder}: complete, begun {day}, {age} ago, {counted(manifest.files, 'file')} and folders")
     if lost is None:
         click.echo("a restore loses what came later; there is no embedded log here that says how much")
     else:
