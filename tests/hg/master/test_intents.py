@@ -12,7 +12,7 @@ from mercurial import error
 from hgext.vcsreplicator.hg.master import creation, intents, refusals
 from hgext.vcsreplicator.hg.master.intents import Intent
 from hgext.vcsreplicator.words.errors import MalformedEvent
-from hgext.vcsreplicator.words.event import Changes
+from hgext.vcsreplicator.words.event import NO_CHANGES, Changes, Marker, MarkerNode
 from hgext.vcsreplicator.words.shape import from_json, to_json
 
 
@@ -53,6 +53,16 @@ def test_a_strip_that_no_event_can_tell_is_refused_before_it_begins():
     refusals.refuse_large(Changes(added=None, heads_removed=heads(50_000)), hint=b"")
     with pytest.raises(error.Abort, match="too large for one event: 100000 heads"):
         refusals.refuse_large(Changes(added=None, heads_removed=heads(100_000)), hint=b"")
+
+
+def test_more_markers_than_an_event_holds_are_refused_undescribed():
+    node = MarkerNode(node="0" * 40, known=False, visible=None, desc=None, push=None)
+    shortest = to_json(Marker(precursor=node, successors=(), user=None, time=0.0))
+    assert len(shortest) >= refusals.SHORTEST_MARKER
+    marker = (bytes(20), (), 0, (), (0.0, 0), None)
+    refusals.refuse_many_markers([marker] * 41_000, NO_CHANGES)
+    with pytest.raises(error.Abort, match="too large for one event: 0 heads, 0 bookmarks, 42000 markers"):
+        refusals.refuse_many_markers([marker] * 42_000, NO_CHANGES)
 
 
 def test_notes_and_generations_are_for_all_who_may_write_to_the_root(tmp_path):

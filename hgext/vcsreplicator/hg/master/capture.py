@@ -41,6 +41,7 @@ from .refusals import (
     refuse_cut_changelog,
     refuse_fork,
     refuse_lost_history,
+    refuse_many_markers,
     refuse_odd_bookmarks,
     refuse_odd_markers,
     refuse_odd_phases,
@@ -139,6 +140,7 @@ class Capture:
     def _make_changed(self, before: NewestEvent, tr: Transaction, changes: Changes) -> Entry:
         markers = observe.markers_since(tr, observe.start(tr))
         refuse_odd_markers(markers)
+        refuse_many_markers(markers, changes)
         if markers:
             changes = replace(changes, markers=public_markers(self.repo, markers))
         connection = None

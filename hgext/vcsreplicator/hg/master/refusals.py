@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 EVENT_LIMIT = 4 * 1024 * 1024 - 64 * 1024
 # Bytes of that for everything but the changes.
 EVENT_REST = 16 * 1024
+# Bytes of the shortest marker in that.
+SHORTEST_MARKER = 100
 # The message to a pusher, where Mercurial alone would answer with an internal error.
 NO_ROOM = b"no room on the disk of the server; the push is rolled back"
 # Why a repository without events refuses changes while the log cannot be asked.
@@ -112,6 +114,12 @@ def refuse_odd_markers(markers: list[_Marker]) -> None:
                 b"an obsolescence marker has a date that cannot be stored: %r %r" % (seconds, zone),
                 hint=b"its time zone must be whole minutes",
             )
+
+
+def refuse_many_markers(markers: list[_Marker], changes: Changes) -> None:
+    """Raise Abort for more markers than an event can hold, before each is described, which takes seconds under the lock."""
+    if len(markers) * SHORTEST_MARKER > EVENT_LIMIT:
+        raise _too_large(changes, b"push it in parts", markers=len(markers))
 
 
 def refuse_odd_phases(tr: Transaction) -> None:
@@ -296,12 +304,13 @@ def fitting(entry: Entry) -> Entry:
     Drops the markers' descriptions if one record of the log cannot hold the event otherwise. Raises Abort if it is still too
     large, or if the outbox could not read it back even without its connection: a marker may carry any number of notes.
     """
-    if len(to_json(entry)) <= EVENT_LIMIT:  # which includes the event's own
+    size, event = len(to_json(entry)), entry.event
+    if size <= EVENT_LIMIT:  # which includes the event's own
         return entry
-    event = entry.event
-    if entry.connection is not None and len(to_json(entry)) > RECORD_LIMIT:
+    if entry.connection is not None and size > RECORD_LIMIT:
         entry = replace(entry, connection=None)
-    if len(to_json(entry)) > RECORD_LIMIT:
+        size = len(to_json(entry))
+    if size > RECORD_LIMIT:
         raise _too_large(event.changes, b"push it in parts")
     if len(to_json(event)) <= EVENT_LIMIT:
         return entry
@@ -329,7 +338,9 @@ def fits(changes: Changes) -> bool:
     return len(to_json(changes)) <= EVENT_LIMIT - EVENT_REST
 
 
-def _too_large(changes: Changes, hint: bytes) -> error.Abort:
+def _too_large(changes: Changes, hint: bytes, markers: int = 0) -> error.Abort:
     heads = counted(len(changes.heads_added) + len(changes.heads_removed), "head")
-    counts = f"{heads}, {counted(len(changes.bookmarks), 'bookmark')}, {counted(len(changes.markers), 'marker')}"
+    counts = (
+        f"{heads}, {counted(len(changes.bookmarks), 'bookmark')}, {counted(markers or len(changes.markers), 'marker')}"
+    )
     return error.Abort(f"this change is too large for one event: {counts}".encode(), hint=hint)
