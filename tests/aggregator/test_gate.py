@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from hgext.vcsreplicator.aggregator.gate import ASKED, LONGEST, AckGate, GateVerdict
+from hgext.vcsreplicator.aggregator.gate import ASKED, AckGate, GateVerdict
 from hgext.vcsreplicator.aggregator.loading import GROUP
 from hgext.vcsreplicator.aggregator.loop import read_state
 from hgext.vcsreplicator.aggregator.session import Session
@@ -22,7 +22,7 @@ from hgext.vcsreplicator.log import ACKS, ERRORS, NOTICES, STATE, Log, NewRecord
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import find_beginnings, read_records
 from hgext.vcsreplicator.words.errors import BadConfig
-from hgext.vcsreplicator.words.records import AGGREGATOR, AggregatorHeartbeat, ErrorRecord, Notice
+from hgext.vcsreplicator.words.records import ACK_KEY_LIMIT, AGGREGATOR, AggregatorHeartbeat, ErrorRecord, Notice
 from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Roster, Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.aggregator.aggregating import ask, list_silent, send
@@ -269,7 +269,7 @@ def test_a_sealed_record_that_was_changed_does_not_count(memory: Installation, t
 def test_a_mirror_is_asked_for_what_another_program_overwrote(memory: Installation, tmp_path: Path) -> None:
     alpha, _ = keyed(memory, tmp_path, "alpha", "beta")
     chains = [Chain(str(number)) for number in range(ASKED + 5)]
-    keys = ["alpha", "beta/" + "b" * LONGEST, *(f"alpha/{chain.repository}" for chain in chains)]
+    keys = ["alpha", "beta/" + "b" * ACK_KEY_LIMIT, *(f"alpha/{chain.repository}" for chain in chains)]
     memory.log.append([NewRecord(topic=ACKS, key=key, value=b"{}") for key in keys])
     memory.turn()
     asked = keys[2:]

@@ -11,7 +11,7 @@ import pytest
 from hgext.vcsreplicator.log import ACKS, ROSTER, STATE, NewRecord, topics
 from hgext.vcsreplicator.log.table import Table
 from hgext.vcsreplicator.mirror import service
-from hgext.vcsreplicator.words.records import ACK_LIMIT, HEARTBEAT_LIMIT
+from hgext.vcsreplicator.words.records import ACK_KEY_LIMIT, ACK_LIMIT, HEARTBEAT_LIMIT
 from testing.builders.log.memorylog import MemoryLog
 from testing.builders.mirror.mirroring import Bench
 
@@ -43,6 +43,16 @@ def test_a_mirror_keeps_no_acks_larger_than_it_writes_at_its_start() -> None:
     table = service.read_log(log, "alpha", threading.Event())
     assert table is not None
     assert list(table.records) == [(ACKS, "alpha/a")]
+
+
+def test_a_mirror_keeps_no_acks_with_longer_keys_than_its_own_at_its_start() -> None:
+    log = MemoryLog()
+    log.create(topics(partitions=1))
+    for length in (ACK_KEY_LIMIT, ACK_KEY_LIMIT + 1):
+        log.append([NewRecord(topic=ACKS, key="alpha/".ljust(length, "a"), value=b"x")])
+    table = service.read_log(log, "alpha", threading.Event())
+    assert table is not None
+    assert [len(key) for _, key in table.records] == [ACK_KEY_LIMIT]
 
 
 @pytest.mark.processes

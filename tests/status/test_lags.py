@@ -10,7 +10,7 @@ from hgext.vcsreplicator.log import ACKS, ROSTER, STATE, Record
 from hgext.vcsreplicator.status import UNLISTED, Picture
 from hgext.vcsreplicator.status.findings import as_data
 from hgext.vcsreplicator.status.services import Expectations
-from hgext.vcsreplicator.words.records import ACK_LIMIT, AggregatorHeartbeat, Lag, MirrorHeartbeat
+from hgext.vcsreplicator.words.records import ACK_KEY_LIMIT, ACK_LIMIT, AggregatorHeartbeat, Lag, MirrorHeartbeat
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
@@ -130,6 +130,23 @@ def test_a_level_that_no_mirror_writes_takes_no_memory() -> None:
     ack = replace(chain.ack("alpha", 0), note="x" * ACK_LIMIT)
     picture.absorb(absorbed(f"alpha/{chain.repository}", to_json(ack)))
     assert not picture.acks
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_a_key_that_no_mirror_writes_takes_no_memory(slash: str) -> None:
+    picture, chain = Picture(), Chain("x")
+    value = (
+        to_json(chain.ack("alpha", 0))
+        if slash
+        else to_json(MirrorHeartbeat(mirror="alpha", time=NOW, positions={}, version="1"))
+    )
+    for length, kept in ((ACK_KEY_LIMIT + 1, 0), (ACK_KEY_LIMIT, 1)):
+        picture.absorb(absorbed(f"alpha{slash}".ljust(length, "a"), value))
+        assert (len(picture.acks), len(picture.heartbeats), len(picture.heard)) == (
+            kept * bool(slash),
+            kept * (not slash),
+            kept,
+        )
 
 
 def absorbed(key: str, value: bytes) -> Record:

@@ -26,14 +26,15 @@ from ..keys.pairs import KeyPair, agree, make_key, read_keys
 from ..keys.seal import SEAL, SealKey, is_sealed, read_seal
 from ..log import Record
 from ..words.errors import BadConfig
+from ..words.records import ACK_KEY_LIMIT
 from ..words.roster import Mirror, MirrorState, Roster
 
 logger = structlog.get_logger()
 
 # Seconds for which an alarm names a foreign record after the mirror has overwritten it.
 SHOWN = 3600.0
-# How many records a mirror is asked to write again at a time, and the characters of a key: all that mirrors write are shorter.
-ASKED, LONGEST = 20, 200
+# How many records a mirror is asked to write again at a time.
+ASKED = 20
 # How many records of unknown repositories there is room for, by mirror; each takes about a kilobyte. A session counts them anew.
 STRANGERS = 10_000
 
@@ -181,7 +182,7 @@ class AckGate:
         counts, found = Counter[str](), []
         for key, each in self.foreign.items():
             name, _, repository = key.partition("/")
-            if each.is_open and repository and len(key) <= LONGEST and counts[name] < ASKED:
+            if each.is_open and repository and len(key) <= ACK_KEY_LIMIT and counts[name] < ASKED:
                 counts[name] += 1
                 found.append(key)
         return tuple(found)
@@ -220,7 +221,7 @@ class AckGate:
         name = key.partition("/")[0]
         mirror = name if name in self._names else ""
         keys = self._strangers.setdefault((mirror, is_own), set())
-        if key not in keys and (len(keys) >= STRANGERS or len(key) > LONGEST):
+        if key not in keys and (len(keys) >= STRANGERS or len(key) > ACK_KEY_LIMIT):
             self.crowded.add(mirror)
             return False
         keys.add(key)

@@ -23,7 +23,7 @@ from ..log.ownership import name_user
 from ..log.table import ReadStopped, Table, read_table
 from ..words.clock import SystemClock
 from ..words.errors import BadConfig, Expired, Unavailable
-from ..words.records import ACK_LIMIT, AGGREGATOR, HEARTBEAT_LIMIT, Ack, AggregatorHeartbeat
+from ..words.records import ACK_KEY_LIMIT, ACK_LIMIT, AGGREGATOR, HEARTBEAT_LIMIT, Ack, AggregatorHeartbeat
 from ..words.retry import FAILOVER
 from ..words.roster import KEY as ROSTER_KEY
 from ..words.roster import Roster
@@ -124,13 +124,18 @@ def _refuse_master_root(settings: MirrorSettings) -> None:
 def read_log(log: Log, mirror: str, stop: threading.Event) -> Table | None:
     """Read this mirror's acks and heartbeat, states and the newest roster; None if stopped.
 
-    Leaves out acks in its name that are larger than a mirror writes: another program wrote them, and they could fill the memory.
+    Leaves out acks in its name that are larger than a mirror writes, or have longer keys: another program wrote them, and they
+    could fill the memory.
     """
 
     def keep(record: Record) -> bool:
-        name, _, repository = (record.key or "").partition("/")
+        if record.topic != ACKS:
+            return True
+        key = record.key or ""
+        name, _, repository = key.partition("/")
         size = len(record.value or b"")
-        return record.topic != ACKS or (name == mirror and size <= (ACK_LIMIT if repository else HEARTBEAT_LIMIT))
+        limit = ACK_LIMIT if repository else HEARTBEAT_LIMIT
+        return name == mirror and len(key) <= ACK_KEY_LIMIT and size <= limit
 
     # Only the newest state of each repository: an older one may name a path that this mirror does not carry.
     read = partial(_ask_until_available, stop, partial(read_table, log, ACKS, ROSTER, STATE, stop=stop, keep=keep))

@@ -15,6 +15,7 @@ from ..log import ACKS, ROSTER, SERVICES, STATE, WATCHES, PartitionKey, Record, 
 from ..words import roster as rosters
 from ..words.errors import MalformedEvent, Refused
 from ..words.records import (
+    ACK_KEY_LIMIT,
     ACK_LIMIT,
     AGGREGATOR,
     HEARTBEAT_LIMIT,
@@ -94,6 +95,8 @@ class Picture:
             self.promoted = record.time
             return
         if record.key is None or (record.topic == WATCHES and not record.key.startswith(STANDBY_KEYS)):
+            return
+        if record.topic == ACKS and len(record.key) > ACK_KEY_LIMIT:
             return
         try:
             self._absorb_record(record.topic, record.key, record.value)

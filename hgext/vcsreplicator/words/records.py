@@ -44,6 +44,8 @@ DESTINATION_GROUP = "notifier-"
 MIRROR_FORMAT = 2
 # Bytes of a level, whose note has 500 characters, and of a mirror's heartbeat, with 5,000 partitions: readers take no larger one.
 ACK_LIMIT, HEARTBEAT_LIMIT = 16 * 1024, 128 * 1024
+# Characters of their keys: all that mirrors write are shorter.
+ACK_KEY_LIMIT = 200
 
 
 class Reason(enum.StrEnum):
