@@ -478,7 +478,8 @@ def test_a_silent_mirror_comes_with_the_command_that_starts_it(installation: Ins
     installation.write(ROSTER, KEY, Roster(mirrors=(ALPHA, beta)))
     [text] = [text for _, text in installation.found(after=1000.0) if "mirror beta is silent" in text]
     assert text.endswith(
-        "deactivate it with `vcsreplicator roster deactivate beta --yes`, or start it: systemctl start vcsreplicator-mirror@beta"
+        "; if it cannot start, deactivate it with `vcsreplicator roster deactivate beta --yes`; "
+        "start it: systemctl start vcsreplicator-mirror@beta"
     )
 
 

@@ -73,7 +73,9 @@ def _find_silent(picture: Picture, name: str, now: float) -> Finding:
     held = sum(state.seq - state.noticed for state in gated if picture.measure_lag(name, state).is_late)
     what = counted(held, "notice") if held else "the notices of new pushes"
     start = f"systemctl start vcsreplicator-mirror@{name}"
-    way_out = f"deactivate it with `vcsreplicator roster deactivate {name} --yes`, or start it: {start}"
+    way_out = (
+        f"if it cannot start, deactivate it with `vcsreplicator roster deactivate {name} --yes`; start it: {start}"
+    )
     text = f"mirror {name} is silent {since}, and holds back {what}; {way_out}"
     return Finding(level=Severity.CRITICAL, text=text, command=start, entry=QUIET, mirror=name)
 
