@@ -8,14 +8,17 @@ while heartbeats and levels go on.
 """
 
 import os
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
+from hgext.vcsreplicator.dashboard.graphs.history import KEPT, MINUTE, History, MinuteSample
 from hgext.vcsreplicator.dashboard.watcher import Pace
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.log import ACKS, ROSTER, STATE, Log, NewRecord, topics
@@ -34,7 +37,16 @@ VERBS, PAGES = 5, 50
 # How often, and for how many seconds, no page is read before the first page; more than the dashboard goes on making views.
 PAUSES, PAUSE = 2, Pace().interest + 2 * Pace().reading
 OTHER_USER = "nobody"
-PAGE_ADDRESSES = ("/", "/repositories", "/repositories?q=repo09", "/roster")
+PAGE_ADDRESSES = (
+    "/",
+    "/repositories",
+    "/repositories?q=repo09",
+    "/roster",
+    "/pushes",
+    f"/mirror/{MIRRORS[0]}",
+    "/graphs?span=day",
+    "/graphs?span=week",
+)
 DIGEST = "0" * 64
 
 
@@ -53,9 +65,10 @@ def _measure(name: str, url: str) -> Iterator[Row]:
         port = free_port()
         Path(folder).chmod(0o755)  # for another user, too
         config, socket = Path(folder, "vcsreplicator.toml"), Path(folder, "status.sock")
+        _fill_history(history := Path(folder, "history.db"))
         config.write_text(
             f'log = "{url}"\n[dashboard]\nlisten = "127.0.0.1:{port}"\nanonymous = "reader"\nsocket = "{socket}"\n'
-            f'socket-users = ["{OTHER_USER}"]\n'
+            f'socket-users = ["{OTHER_USER}"]\nhistory = "{history}"\n'
         )
         assert not socket.exists(), "no dashboard runs yet"
         yield from _measure_verbs(name, config, log)
@@ -71,6 +84,24 @@ def _fill(log: Log) -> None:
         for number in range(first, first + 100):
             records += _levels(number, now)
         log.append(records)
+
+
+def _fill_history(path: Path) -> None:
+    """Write the samples of a week, as a dashboard writes them."""
+    with closing(History(str(path))):
+        pass
+    newest = int(time.time()) // MINUTE
+    with closing(sqlite3.connect(path)) as database, database:
+        for minute in range(newest - KEPT + 1, newest + 1):
+            sample = MinuteSample(
+                at=float(minute * MINUTE),
+                pushes=minute % 100,
+                waiting=minute % 7,
+                lags=dict.fromkeys(MIRRORS, float(minute % 13)),
+                median=0.2 + minute % 5,
+                slow=1.0 + minute % 11,
+            )
+            database.execute("INSERT INTO samples VALUES (?, ?, ?)", (minute % KEPT, minute, to_json(sample).decode()))
 
 
 def _levels(number: int, now: float) -> Iterator[NewRecord]:

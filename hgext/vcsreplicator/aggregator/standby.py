@@ -53,7 +53,7 @@ def run(
     with Presence(log, f"{AGGREGATOR_KEY}{host}", instance, clock) as presence:
 
         def begin() -> Transactor:
-            # Not for ever: a process may reach all brokers but the one that coordinates transactions.
+            # Not for ever: a process may reach all brokers but the coordinator of transactions.
             keeps_others = clock.monotonic() - turn_began < BEGINNING * patience
             presence.report([AGGREGATOR] if keeps_others else [], interval=settings.beat)
             transactor = log.transactor(IDENTITY)
@@ -66,13 +66,7 @@ def run(
 
         while not stop.is_set():
             state = wait_for_turn(
-                settings,
-                log,
-                instance,
-                is_fenced=is_fenced,
-                stop=stop,
-                stands_by=announce,
-                clock=clock,
+                settings, log, instance, is_fenced=is_fenced, stop=stop, stands_by=announce, clock=clock
             )
             if state is None:
                 break

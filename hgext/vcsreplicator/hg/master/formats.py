@@ -128,7 +128,7 @@ def refuse_incomplete(repo: localrepository, first: int) -> None:
                 unknown.update((name, parent) for parent in _find_unknown(repo, changed, name, first))
     except error.StorageError as problem:
         raise _lack(stringutil.forcebytestr(problem)) from problem
-    # Another changeset than the one that a revision is linked to may have it: `hg verify` warns of it, and it does no harm.
+    # A revision may be linked to a changeset that does not have it: `hg verify` warns of it, and it does no harm.
     for rev in range(first, len(repo)) if unknown else ():
         unknown.difference_update(_find_entries(repo[rev]))
     for name, node in unknown:

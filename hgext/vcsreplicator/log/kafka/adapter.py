@@ -51,7 +51,7 @@ from .transactor import KafkaTransactor
 
 
 class ProducerKind(Enum):
-    """What a producer appends; of records for topics that strangers may write, one that bears no number (`OPEN`)."""
+    """What a producer appends. The producer for topics of `OPEN` has no number."""
 
     REPORTS = auto()
     OPEN = auto()
