@@ -137,6 +137,17 @@ def test_what_cannot_be_announced_now_is_made_and_announced_later(master: Master
     assert master.outbox("one").newest() is None
     with running_relay(master.settings(), log):
         eventually(lambda: {"one", "copy"} <= {*events(log)})
+    assert [events(log)[name][0].detail for name in ("one", "copy")] == [{"origin": "init"}] * 2
+
+
+def test_hg_init_makes_nothing_if_its_root_takes_no_note(master: Master) -> None:
+    notes = master.root / ".vcsreplicator/generations"
+    notes.parent.mkdir(exist_ok=True)
+    notes.write_text("as a full disk, it takes no file")
+    said = master.operate("init", str(master.root / "one"), check=False)
+    assert said.startswith("abort: ")
+    assert "generations" in said
+    assert not (master.root / "one").exists()
 
 
 def test_a_deletion_without_its_event_is_finished_by_the_relay(master: Master, log: Log) -> None:

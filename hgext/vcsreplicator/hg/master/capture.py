@@ -193,7 +193,7 @@ def compare_and_begin(repo: MasterRepository, line: RelayLine | None, *, transac
 
         if transaction != creation.TRANSACTION:
             refuse_unknown_place(repo, line, is_requested=transaction == repository.REQUEST)
-        origin = _describe_origin(now, transaction)
+        origin = _describe_origin(repo, now, transaction)
         capture.announcements.append(announcing.announce_created(repo, origin, hgrc=read_hgrc(repo)))
     else:
         if end.newest.path != repo.replication_path:
@@ -210,9 +210,12 @@ def compare_and_begin(repo: MasterRepository, line: RelayLine | None, *, transac
     return capture
 
 
-def _describe_origin(now: Tip, transaction: bytes) -> str:
-    """Say how a repository without events came into being."""
-    if transaction != creation.TRANSACTION:
+def _describe_origin(repo: MasterRepository, now: Tip, transaction: bytes) -> str:
+    """Say how a repository without events came into being.
+
+    If its first event could not be written when it was made, this is another transaction.
+    """
+    if transaction != creation.TRANSACTION and not creation.was_made(repo.replication_root, repo.replication_path):
         return "adopted"
     return "clone" if now.length else "init"
 

@@ -7,6 +7,8 @@ relay's next round, or the first transaction, announces it then.
 
 Generations count the repositories that have lived at one path, so that a new one is not taken for the old. The count survives the
 repository in `ROOT/.vcsreplicator/generations/`, one small file a path; written before the event, so a kill leaves at most a gap.
+The file also says whether a repository was made at the path with this extension. It is written before the repository's folder, so
+that whoever announces the repository announces it as made; and a disk that is full refuses it before anything is made.
 """
 
 from __future__ import annotations
@@ -15,12 +17,13 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from mercurial.ui import ui as Ui
 
 from ...outbox.folder import open_below, open_regular
+from ...words.path import MAX_PATH
 from .. import settings
 from . import repository
 
@@ -29,6 +32,8 @@ NOTES = ".vcsreplicator"
 # Below it, the folder of deleted repositories.
 DELETED = "deleted"
 TRANSACTION = repository.OWN + b"created"
+# The third line of a path's count if a repository was made there.
+MADE = "made"
 
 
 def note_creation(original: Callable[..., Any], ui: Ui, path: bytes, *arguments: Any, **keywords: Any) -> Any:
@@ -59,7 +64,16 @@ def _reserve_name(
     from . import formats, twins
 
     formats.refuse_created(ui, createopts, requirements)
-    return twins.reserved(ui, path, folder, configuration.roots)
+    return _noted(twins.reserved(ui, path, folder, configuration.roots), settings.root_of(configuration, folder), path)
+
+
+@contextlib.contextmanager
+def _noted(reserved: contextlib.AbstractContextManager[None], root: str, path: str) -> Iterator[None]:
+    """Note that a repository is made at a reserved path."""
+    with reserved:
+        os.makedirs(root, exist_ok=True)
+        _write_count(root, path, read_generation(root, path), is_made=True)
+        yield
 
 
 def next_generation(root: str, path: str) -> int:
@@ -71,18 +85,35 @@ def next_generation(root: str, path: str) -> int:
 
 def read_generation(root: str, path: str) -> int:
     """Read the newest generation of a wire path below a root folder; 0 if none is noted."""
-    with (
-        contextlib.suppress(FileNotFoundError, ValueError),
-        open(_generation_file(root, path), encoding="utf-8", opener=open_regular) as noted,
-    ):
-        return max(0, int(noted.readline(18)))  # of a damaged file too, a number that fits into an event
+    with contextlib.suppress(ValueError):
+        return max(0, int(_read_count(root, path)[0]))  # of a damaged file too, a number that fits into an event
     return 0
 
 
 def note_generation(root: str, path: str, generation: int) -> None:
     """Note the newest generation of a wire path durably."""
+    _write_count(root, path, generation, is_made=was_made(root, path))
+
+
+def was_made(root: str, path: str) -> bool:
+    """Return whether a repository was made with this extension at a wire path below a root folder."""
+    return _read_count(root, path)[2] == MADE
+
+
+def _read_count(root: str, path: str) -> tuple[str, str, str]:
+    """Read the first characters of three lines: the generation, the path, and MADE or nothing."""
+    with (
+        contextlib.suppress(FileNotFoundError, ValueError),
+        open(_generation_file(root, path), encoding="utf-8", errors="replace", opener=open_regular) as noted,
+    ):
+        return noted.readline(18), noted.readline(MAX_PATH + 1), noted.readline(18).rstrip("\n")
+    return "", "", ""
+
+
+def _write_count(root: str, path: str, generation: int, *, is_made: bool) -> None:
     # With the path for people to read.
-    content = f"{generation}\n{path}\n".encode("utf-8", "surrogateescape")
+    lines = [str(generation), path, *([MADE] if is_made else [])]
+    content = "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
     write_note(root, "generations", _generation_file(root, path), content)
 
 
