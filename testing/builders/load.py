@@ -162,7 +162,15 @@ def create(cluster: Cluster, names: Sequence[str]) -> None:
     for name in names:
         cluster.hg("init", cluster.repository(name), on_master=True)
         if is_draft(name):
-            (cluster.repository(name) / ".hg/hgrc").write_text("[phases]\npublish = no\n")
+            write_durably(cluster.repository(name) / ".hg/hgrc", "[phases]\npublish = no\n")
+
+
+def write_durably(file: Path, text: str) -> None:
+    """Write a file that a power cut leaves as it is."""
+    with file.open("w") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
 def developer_environment(cluster: Cluster) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from testing.builders.developer import Developer, Killed
-from testing.builders.load import PATIENCE, Pusher
+from testing.builders.load import PATIENCE, Pusher, write_durably
 
 DRAFTS = "[phases]\npublish = no\n"
 
@@ -109,7 +109,7 @@ def _write(file: Path, text: str) -> None:
     end = time.monotonic() + PATIENCE
     while True:
         try:
-            file.write_text(text)
+            write_durably(file, text)
         except OSError:
             if time.monotonic() > end:
                 raise

@@ -105,7 +105,7 @@ def _strike_each(site: Site, plan: Plan) -> None:
     eventually(lambda: site.load.accepted or site.load.failed, "the first push", timeout=SETTLE)
     began, count = time.monotonic(), 0
     for faults, chance in draw(plan):
-        if count >= plan.strikes and time.monotonic() - began >= plan.seconds:
+        if site.load.failed or (count >= plan.strikes and time.monotonic() - began >= plan.seconds):
             return
         site.random = chance
         time.sleep(chance.uniform(0, plan.pause))
