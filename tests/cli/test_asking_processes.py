@@ -27,6 +27,7 @@ from hgext.vcsreplicator.words.records import AggregatorHeartbeat, MirrorHeartbe
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.aggregator.states import some_state
+from testing.faults.forks import await_fork, begin_fork
 from testing.services.cache import CHECKOUT
 from testing.services.kafka import Kafka
 from testing.waiting import eventually
@@ -242,19 +243,18 @@ def test_what_a_dashboard_cannot_answer_is_read(machine: Machine) -> None:
 def say_as(user: int, config: Path) -> str:
     """The line of `check` as another user, who may not read our Python: in a process that has imported everything."""
     output, written = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setgroups([])
-            os.setgid(user)
-            os.setuid(user)
-            os.write(written, CliRunner().invoke(program, ["check", "--config", str(config)]).output.encode())
-        finally:
-            os._exit(0)
+
+    def say() -> None:
+        os.setgroups([])
+        os.setgid(user)
+        os.setuid(user)
+        os.write(written, CliRunner().invoke(program, ["check", "--config", str(config)]).output.encode())
+
+    child = begin_fork(say)
     os.close(written)
     with os.fdopen(output) as read:
         text = read.read()
-    os.waitpid(child, 0)
+    assert await_fork(child) == 0
     return text
 
 

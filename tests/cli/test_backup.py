@@ -27,6 +27,7 @@ from hgext.vcsreplicator.hg.replica.place import hold_still
 from hgext.vcsreplicator.log import EVENTS, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import BadConfig
+from testing.faults.forks import await_fork, begin_fork
 from testing.faults.system import System
 
 BLOB = f"ab/{'ab' * 32}.hg"
@@ -171,10 +172,8 @@ def test_the_log_is_copied_before_any_repository(host: Host, copy: Path) -> None
 def test_locks_of_mercurial_are_not_copied_and_a_dead_one_does_not_stop_it(host: Host, tmp_path: Path) -> None:
     lock = host.folder / "repos/group/first/.hg/store/lock"
     lock.unlink()
-    dead = os.fork()
-    if not dead:
-        os._exit(0)
-    os.waitpid(dead, 0)
+    dead = begin_fork(lambda: None)
+    await_fork(dead)
     lock.symlink_to(f"{os.fsdecode(mercurial_lock._getlockprefix())}:{dead}")
     host.do("backup", tmp_path / "copy", "--repositories", "copy")
     assert not [each for each in (tmp_path / "copy").rglob("*lock") if each.is_symlink()]

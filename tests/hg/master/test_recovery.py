@@ -19,6 +19,7 @@ from hgext.vcsreplicator.hg.relaying import MasterRepositories
 from hgext.vcsreplicator.log import Log
 from pushlog.store.rollback import held
 from testing.builders.master.pushing import Master, new_master, running_relay
+from testing.faults.forks import await_fork, begin_fork
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
@@ -169,8 +170,8 @@ def test_a_link_that_is_put_in_the_way_during_a_rollback_is_not_followed(
         (folder / "profile.i").write_text("mine, and more")
     leave(master, cuts=b"data/folder/profile.i\0003\n")
     repo = port(master).open(str(master.root / "one"))
-    child = os.fork()
-    if child == 0:
+
+    def roll_back() -> None:
         # A hook cannot be removed again, hence the process. It runs before the system call.
         times = {b"folder": 2, b"profile.i": 1}[opened]
 
@@ -185,8 +186,9 @@ def test_a_link_that_is_put_in_the_way_during_a_rollback_is_not_followed(
         sys.addaudithook(swap)
         with contextlib.suppress(error.Abort), repo.lock():
             recovery.roll_back(repo)
-        os._exit(0 if times == -1 else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert times == -1
+
+    assert await_fork(begin_fork(roll_back)) == 0
     assert (store / swapped).is_symlink()
     assert (other / "profile.i").read_text() == "mine, and more"
 

@@ -6,7 +6,6 @@ import importlib
 import math
 import os
 import time
-import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +21,7 @@ from hgext.vcsreplicator.hg.serving import guards, views, watermark
 from hgext.vcsreplicator.mirror.supervision import boot
 from pushlog import seams, versions
 from testing.builders.mirror.author import Author
+from testing.faults.forks import await_fork, begin_fork
 from testing.faults.system import System
 
 pytestmark = pytest.mark.processes
@@ -228,17 +228,7 @@ def test_drafts_that_are_not_released_are_not_listed(author: Author) -> None:
 
 def in_a_fork(act: Callable[[], None]) -> None:
     """Do what changes Mercurial for the whole process."""
-    fork = os.fork()
-    if not fork:
-        code = 1
-        try:
-            act()
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]) == 0
+    assert await_fork(begin_fork(act)) == 0
 
 
 # A way in of each kind, by the seam that is wrapped.

@@ -16,7 +16,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import traceback
 from pathlib import Path
 
 import pytest
@@ -28,6 +27,7 @@ from pushlog.store import appendfile, database, journal, storage
 from pushlog.store.session import PushlogTransaction, session_of
 from pushlog.versions import factory, initialize
 from testing.faults import SEED, SystemCall, SystemCalls, told_with_seed
+from testing.faults.forks import await_fork, begin_fork
 from testing.journals import write_foreign_journal
 from testing.warm_hg import shared_hg
 
@@ -117,32 +117,25 @@ def is_journalling_a_group(frame):
 
 def run_killed_at(step, work, is_watched):
     """Whether ``work`` was killed before its ``step``-th changing call, in a process of its own."""
-    child = os.fork()
-    if child == 0:
+    count = 0
+
+    def profile(frame, event, argument):
+        nonlocal count
+        if event == "c_call" and argument.__name__ in STEPS and is_watched(frame):
+            count += 1
+            if count == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def act():
+        sys.setprofile(profile)
         try:
-            count = 0
-
-            def profile(frame, event, argument):
-                nonlocal count
-                if event == "c_call" and argument.__name__ in STEPS and is_watched(frame):
-                    count += 1
-                    if count == step:
-                        os.kill(os.getpid(), signal.SIGKILL)
-
-            sys.setprofile(profile)
             work()
-            sys.setprofile(None)
-            os._exit(0)
-        except BaseException:
-            sys.setprofile(None)
-            traceback.print_exc()
         finally:
-            os._exit(1)
-    _child, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        return True
-    assert os.WEXITSTATUS(status) == 0, "the work failed without being killed"
-    return False
+            sys.setprofile(None)
+
+    ended = await_fork(begin_fork(act))
+    assert ended in (0, -signal.SIGKILL), "the work failed without being killed"
+    return ended != 0
 
 
 def recorded(log):
@@ -312,23 +305,19 @@ def move_mark(load, rev):
 
 def run_killed_after(work, owner, name, is_wanted=lambda *_arguments: True):
     """Does the work in a process of its own, which is killed as soon as it has called a function."""
-    child = os.fork()
-    if child == 0:
-        called = getattr(owner, name)
+    called = getattr(owner, name)
 
-        def call_and_die(*arguments, **keywords):
-            answer = called(*arguments, **keywords)
-            if is_wanted(*arguments):
-                os.kill(os.getpid(), signal.SIGKILL)
-            return answer
+    def call_and_die(*arguments, **keywords):
+        answer = called(*arguments, **keywords)
+        if is_wanted(*arguments):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
 
-        try:
-            setattr(owner, name, call_and_die)
-            work()
-        finally:
-            os._exit(1)
-    _child, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status), "the work was not killed"
+    def act():
+        setattr(owner, name, call_and_die)
+        work()
+
+    assert await_fork(begin_fork(act)) == -signal.SIGKILL, "the work was not killed"
 
 
 def test_recovery_rolls_back_a_database_that_no_file_replaces(tmp_path, pushed):

@@ -22,6 +22,7 @@ from mercurial.localrepo import localrepository
 
 from pushlog import store, versions
 from pushlog.store.rollback import journalled
+from testing.faults.forks import await_fork, begin_fork
 from testing.warm_hg import shared_hg
 
 MINE = "mine\n"
@@ -351,21 +352,22 @@ def roll_back_killed_at(step: int, begun: Path, folder: Path) -> bool:
     shutil.copytree(begun, folder, symlinks=True)
     (folder / ".hg/store/00manifest.i").unlink()
     os.link(begun.with_name("clone"), folder / ".hg/store/00manifest.i")
-    child = os.fork()
-    if child == 0:
-        calls = 0
+    calls = 0
 
-        def count(event: str, _arguments: tuple[object, ...]) -> None:
-            nonlocal calls
-            if event in {"os.remove", "os.truncate", "os.rename", "os.chmod", "open"}:
-                if calls == step:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                calls += 1
+    def count(event: str, _arguments: tuple[object, ...]) -> None:
+        nonlocal calls
+        if event in {"os.remove", "os.truncate", "os.rename", "os.chmod", "open"}:
+            if calls == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+            calls += 1
 
+    def recover() -> None:
         sys.addaudithook(count)
         versions.factory.repository(ui_module.ui.load(), os.fsencode(folder)).recover()
-        os._exit(0)
-    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+    ended = await_fork(begin_fork(recover))
+    assert ended in (0, -signal.SIGKILL)
+    return ended != 0
 
 
 # The formats of a repository, each with what else it needs.
