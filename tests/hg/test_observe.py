@@ -6,7 +6,7 @@ import os
 import random
 
 import pytest
-from mercurial import context, phases, requirements
+from mercurial import bookmarks, context, phases, requirements
 from mercurial import ui as ui_module
 from mercurial.node import hex, nullid
 
@@ -88,7 +88,7 @@ def looks(repository):
     changelog = repository.changelog
     return (
         [(hex(changelog.node(rev)), repository[rev].phase()) for rev in changelog],
-        sorted(repository._bookmarks.items()),
+        sorted(bookmarks.listbookmarks(repository).items()),
         sorted(observe.encode_markers(repository.obsstore)),
     )
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-from mercurial import extensions, hg, repair
+from mercurial import bookmarks, extensions, hg, repair
 from mercurial import ui as uimod
 from mercurial.node import hex
 
@@ -216,8 +216,8 @@ def looks(site):
         assert hg.verify(repo) == 0
         changelog = repo.changelog
         found[Path(folder).name] = (
-            tuple((hex(changelog.node(rev)), repo._phasecache.phase(repo, rev)) for rev in changelog),
-            tuple(sorted(repo._bookmarks.items())),
+            tuple((hex(changelog.node(rev)), repo[rev].phase()) for rev in changelog),
+            tuple(sorted(bookmarks.listbookmarks(repo).items())),
             tuple(sorted(observe.encode_markers(repo.obsstore))),
             tuple((number, user, tuple(nodes)) for number, user, _, nodes in api.pushes(repo, 1)),
         )
@@ -254,13 +254,13 @@ def assert_told(site, looked):
             at_path[events[-1].event.path] = [frame.event for frame in events]
     assert at_path.keys() == looked.keys()
     for path, events in at_path.items():
-        changesets, bookmarks, markers, pushes = looked[path]
+        changesets, marks, markers, pushes = looked[path]
         assert events[-1].after.length == len(changesets)
         assert not changesets or events[-1].after.node == changesets[-1][0].decode()
         told = {mark.name: mark.node for event in events for mark in event.changes.bookmarks}
         told = {name: node for name, node in told.items() if node}
         stripped = {node for node in told.values() if node.encode() not in dict(changesets)}
-        here = {name.decode(): hex(node).decode() for name, node in bookmarks}
+        here = {name.decode(): node.decode() for name, node in marks}
         assert told.keys() == here.keys()
         assert all(
             told[name] in (here[name], *stripped) for name in told

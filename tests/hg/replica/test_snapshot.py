@@ -14,7 +14,7 @@ from typing import Any
 from urllib.error import HTTPError
 
 import pytest
-from mercurial import error, phases
+from mercurial import bookmarks, error, phases
 from mercurial import ui as uimod
 
 from hgext.vcsreplicator.hg import frames
@@ -482,4 +482,4 @@ def expect_waiting(made_once: Author, folder: Path, change: Callable[[dict[str, 
     with pytest.raises(Unavailable, match="the master's answer"):
         take(repo, Wire(made_once, rewriting(change)))
     assert replicated.read(repo) is None
-    assert (list(repo._bookmarks), len(repo.obsstore)) == ([], 0)
+    assert (bookmarks.listbookmarks(repo), len(repo.obsstore)) == ({}, 0)

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from mercurial import bookmarks
 
 from hgext.vcsreplicator.hg.serving import views, watermark
 from hgext.vcsreplicator.log import STATE, NewRecord
@@ -129,7 +130,9 @@ def eventful(bench: Bench) -> tuple[Author, Mapping[int, Mapping[str, str]]]:
     history: dict[int, dict[str, str]] = {}
 
     def keep() -> None:
-        history[author.seq] = {name.decode(): node.hex() for name, node in author.repo._bookmarks.items()}
+        history[author.seq] = {
+            name.decode(): node.decode() for name, node in bookmarks.listbookmarks(author.repo).items()
+        }
 
     keep()
     for name, node in (
