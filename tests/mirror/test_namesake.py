@@ -46,10 +46,10 @@ def settings(tmp_path: Path) -> MirrorSettings:
     return MirrorSettings(name="alpha", root=str(tmp_path / "root"), beat_interval=0.05)
 
 
-def wait(settings: MirrorSettings, log: Log, position: int, last: Record, stop: threading.Event | None = None) -> None:
+def wait(settings: MirrorSettings, log: Log, position: int, last: Record, stop: threading.Event | None = None) -> bool:
     """The wait of a mirror without a key at its start."""
     seals = OwnSeals("alpha", Path(settings.folder))
-    Namesakes(settings, OURS, position).wait(log, seals, last, stop or threading.Event())
+    return Namesakes(settings, OURS, position).wait(log, seals, last, stop or threading.Event())
 
 
 def beat(log: Log, instance: str, time: float = 100.0) -> Record:
@@ -93,8 +93,8 @@ def test_a_namesake_is_found_for_any_clock_of_its_machine(log: Log, settings: Mi
 def test_a_mirror_whose_namesake_was_found_silent_begins_at_once(log: Log, settings: MirrorSettings) -> None:
     last = beat(log, OTHER)
     Path(settings.folder).mkdir(parents=True)
-    wait(settings, log, log.ends(ACKS)[0], last)
-    wait(replace(settings, beat_interval=3600.0), log, log.ends(ACKS)[0], last)
+    assert wait(settings, log, log.ends(ACKS)[0], last)
+    assert not wait(replace(settings, beat_interval=3600.0), log, log.ends(ACKS)[0], last)
     last = beat(log, OTHER)  # it was alive nevertheless
     with pytest.raises(BadConfig, match="works on there"):
         wait(settings, log, log.ends(ACKS)[0], last, Alive(log))

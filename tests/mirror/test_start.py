@@ -2,15 +2,19 @@
 """What a mirror keeps of the log when it starts: its own acks, and after the start only what it works with."""
 
 import gc
+import queue
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.log import ACKS, ROSTER, STATE, NewRecord, topics
+from hgext.vcsreplicator.log import ACKS, ROSTER, STATE, Log, NewRecord, topics
 from hgext.vcsreplicator.log.table import Table
 from hgext.vcsreplicator.mirror import service
+from hgext.vcsreplicator.mirror.namesake import Namesakes
+from hgext.vcsreplicator.mirror.pool import Worker, WorkerPool
+from hgext.vcsreplicator.mirror.task import Scan
 from hgext.vcsreplicator.words.records import ACK_KEY_LIMIT, ACK_LIMIT, HEARTBEAT_LIMIT
 from testing.builders.log.memorylog import MemoryLog
 from testing.builders.mirror.mirroring import Bench
@@ -60,3 +64,47 @@ def test_a_running_mirror_keeps_nothing_of_the_tables_of_its_start(bench: Bench)
     with bench.mirror():
         gc.collect()
         assert not [each for each in gc.get_objects() if isinstance(each, Table)]
+
+
+@pytest.fixture
+def scans(monkeypatch: pytest.MonkeyPatch) -> queue.SimpleQueue[Scan]:
+    """What the mirror asks of workers about the whole disk."""
+    given, give = queue.SimpleQueue[Scan](), WorkerPool.give
+
+    def note(pool: WorkerPool, worker: Worker, task: object, now: float | None = None) -> None:
+        if isinstance(task, Scan):
+            given.put(task)
+        give(pool, worker, task, now)
+
+    monkeypatch.setattr(WorkerPool, "give", note)
+    return given
+
+
+@pytest.mark.processes
+def test_a_start_reads_the_disk_while_it_reads_the_log(
+    bench: Bench, scans: queue.SimpleQueue[Scan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_log = service.read_log
+
+    def read(log: Log, mirror: str, stop: threading.Event) -> Table | None:
+        scans.get(timeout=60)
+        return read_log(log, mirror, stop)
+
+    monkeypatch.setattr(service, "read_log", read)
+    with bench.mirror():
+        assert scans.empty()
+
+
+@pytest.mark.processes
+def test_a_start_reads_the_disk_again_after_the_wait_for_a_namesake(
+    bench: Bench, scans: queue.SimpleQueue[Scan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = list[int]()
+
+    def wait(*_: object) -> bool:
+        before.append(scans.qsize())
+        return True
+
+    monkeypatch.setattr(Namesakes, "wait", wait)
+    with bench.mirror():
+        assert (before, scans.qsize()) == ([1], 2)

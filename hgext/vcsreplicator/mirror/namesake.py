@@ -62,15 +62,15 @@ class Namesakes:
         # Where the newest heartbeat of each instance is, as the aggregator last said.
         self._heard: Mapping[str, int] = {}
 
-    def wait(self, log: Log, seals: OwnSeals, last: Record | None, stop: threading.Event) -> None:
-        """Return once no other mirror has this name, or `stop` is set.
+    def wait(self, log: Log, seals: OwnSeals, last: Record | None, stop: threading.Event) -> bool:
+        """Return, once no other mirror has this name or `stop` is set, whether it waited for one.
 
         Raises BadConfig if another mirror sends a heartbeat meanwhile. The age of the newest heartbeat, `last`, is unknown, because
         it has the time of another machine's clock; so the mirror waits for another heartbeat.
         """
         former = None if last is None or last.offset < self._read_silent() else self._find_other(seals, [last])
         if former is None:
-            return
+            return False
         logger.warning("waits for a mirror of the same name to be silent", instance=former)
         while not stop.wait(PATIENCE_BEATS * self._settings.beat_interval):
             try:
@@ -85,7 +85,8 @@ class Namesakes:
                 raise self._make_refusal(other)
             with contextlib.suppress(OSError):  # else the next start waits again
                 self._silent.write_text(f"{self._position}\n", encoding="ascii")
-            return
+            break
+        return True
 
     def take(self, beat: AggregatorHeartbeat) -> None:
         """Take a new heartbeat of the aggregator.

@@ -10,7 +10,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -31,7 +31,7 @@ from ..words.shape import from_json, try_json
 from .mounts import MountedRoot
 from .namesake import Namesakes, instance_of
 from .notes import Notes
-from .pool import Answered, Lane, WorkerPool
+from .pool import Answered, Lane, Worker, WorkerPool
 from .seals import OwnSeals
 from .settings import MirrorSettings
 from .sources import Source
@@ -55,8 +55,20 @@ def run(settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Cal
     """Follow the log until `stop`; raises BadConfig if the mirror cannot begin."""
     notes_file = Path(settings.folder) / "mirror.db"
     _refuse_master_root(settings)
-    with lock_folder(settings), closing(_look_at_root(settings)) as root, closing(Notes(notes_file)) as notes:
+    inbox: queue.SimpleQueue[SupervisorMessage] = queue.SimpleQueue()
+    with (
+        lock_folder(settings),
+        closing(_look_at_root(settings)) as root,
+        closing(Notes(notes_file)) as notes,
+        ExitStack() as ends,
+    ):
         positions = _ask_until_available(stop, lambda: _find_positions(log, settings.group))
+        pool = WorkerPool(settings, inbox.put)
+        ends.callback(pool.close, 1.0)
+        if not pool.prepare(stop):
+            raise BadConfig("mirror: its workers cannot start; their output says why")
+        # Another processor reads the disk while this one reads the log.
+        scanner = _begin_scan(pool)
         table = read_log(log, settings.name, stop)
         if positions is None or table is None:
             return
@@ -65,11 +77,12 @@ def run(settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Cal
         states = {key: table.records.pop((topic, key)).value for topic, key in [*table.records] if topic == STATE}
         own_acks = _read_acks(settings, records)
         del records
-        inbox: queue.SimpleQueue[SupervisorMessage] = queue.SimpleQueue()
-        pool, writer = WorkerPool(settings, inbox.put), AckWriter(log, settings.group, inbox.put, seals)
+        writer = AckWriter(log, settings.group, inbox.put, seals)
         namesakes = Namesakes(settings, instance_of(Path(settings.folder)), table.positions[ACKS, 0])
         last_beat = table.records.get((ACKS, settings.name))
-        _ask_until_available(stop, partial(namesakes.wait, log, seals, last_beat, stop))
+        if _ask_until_available(stop, partial(namesakes.wait, log, seals, last_beat, stop)):
+            _scan(pool, scanner, inbox, stop)  # what the former mirror did meanwhile is seen by another scan
+            scanner = None
         supervisor = Supervisor(
             settings,
             log,
@@ -86,7 +99,7 @@ def run(settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Cal
         control = {place: table.positions[place] for place in [(ROSTER, 0), (STATE, 0)]}
         control_reader = Source(log, control, inbox.put)
         try:
-            if not _prepare(supervisor, pool, states, own_acks, inbox, stop):
+            if not _adopt(supervisor, pool, scanner, states, own_acks, inbox, stop):
                 return
             with _naming_folder(settings, "root", settings.root):
                 supervisor.losses.compare(own_acks)
@@ -176,41 +189,27 @@ def _look_at_root(settings: MirrorSettings) -> MountedRoot:
         return MountedRoot(settings)
 
 
-def _prepare(
+def _adopt(
     supervisor: Supervisor,
     pool: WorkerPool,
+    scanner: Worker | None,
     states: dict[str, bytes | None],
     own_acks: Mapping[str, Ack],
     inbox: "queue.SimpleQueue[SupervisorMessage]",
     stop: threading.Event,
 ) -> bool:
-    """Start the workers, combine disk and log; return False if stopped."""
-    if not pool.prepare(stop):
-        raise BadConfig("mirror: its workers cannot start; their output says why")
-    if not _adopt_found(supervisor, pool, own_acks, inbox, stop):
-        return False
-    for key in [*states]:
-        # What is taken over makes room.
-        supervisor.control.load(STATE, key, states.pop(key))
-    supervisor.startup.prune_deletions(own_acks)
-    pool.fill()
-    return True
-
-
-def _adopt_found(
-    supervisor: Supervisor,
-    pool: WorkerPool,
-    own_acks: Mapping[str, Ack],
-    inbox: "queue.SimpleQueue[SupervisorMessage]",
-    stop: threading.Event,
-) -> bool:
-    """Take over what is on the disk, keeping no other list of it; return False if stopped."""
-    found = _scan(pool, inbox, stop)
+    """Combine disk and log, keeping no other list of either; return False if stopped."""
+    found = _scan(pool, scanner, inbox, stop)
     if found is None:
         return False
     left = [*found]
     del found
+    # What is taken over makes room.
     supervisor.startup.adopt_all((left.pop() for _ in range(len(left))), own_acks)
+    for key in [*states]:
+        supervisor.control.load(STATE, key, states.pop(key))
+    supervisor.startup.prune_deletions(own_acks)
+    pool.fill()
     return True
 
 
@@ -328,14 +327,19 @@ def _read_acks(settings: MirrorSettings, records: Mapping[str, Record]) -> dict[
     return acks
 
 
+def _begin_scan(pool: WorkerPool) -> Worker | None:
+    """Let a worker find what is on the disk; None if none can be started now."""
+    if (worker := pool.start(Lane.LIGHT)) is not None:
+        pool.give(worker, Scan())
+    return worker
+
+
 def _scan(
-    pool: WorkerPool, inbox: "queue.SimpleQueue[SupervisorMessage]", stop: threading.Event
+    pool: WorkerPool, worker: Worker | None, inbox: "queue.SimpleQueue[SupervisorMessage]", stop: threading.Event
 ) -> tuple[FoundRepository, ...] | None:
-    """Return what a worker, or its successor, finds on the disk; None if stopped."""
-    worker = None
+    """Return what this worker, or its successor, finds on the disk; None if stopped."""
     while not stop.is_set():
-        if worker is None and (worker := pool.start(Lane.LIGHT)) is not None:
-            pool.give(worker, Scan())
+        worker = worker or _begin_scan(pool)
         try:
             answered = inbox.get(timeout=TURN)
         except queue.Empty:
