@@ -108,9 +108,7 @@ class Courier:
                 raise Unavailable(str(error)) from error
             self._failing_since = None
             state = opened.enter_context(contextlib.closing(self._open_state()))
-            loop = _DeliveryLoop(
-                self, destination, state, position, self._find_start(state, position), follows_from=follows_from
-            )
+            loop = _DeliveryLoop(self, destination, state, position, follows_from=follows_from)
             opened.callback(loop.close)
             self._reader = loop.reader
             loop.work()
@@ -176,7 +174,6 @@ class _DeliveryLoop:
         destination: Destination,
         state: StateDatabase,
         position: StoredPosition,
-        start: tuple[int, str | None],
         *,
         follows_from: int | None = None,
     ) -> None:
@@ -191,7 +188,7 @@ class _DeliveryLoop:
             self.clock,
             courier.chance,
             position=position,
-            start=start,
+            start=courier._find_start(state, position),
             window=self.window,
             rejects=self.rejects,
             state=state,

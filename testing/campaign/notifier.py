@@ -186,8 +186,7 @@ class Notifier(Process):
         destination = courier.settings.open(name, self.clock, self.log)
         state = StateDatabase(self._settings.state)
         self._opened.callback(state.close)
-        start = courier._find_start(state, position)
-        loop = _DeliveryLoop(courier, destination, state, position, start)
+        loop = _DeliveryLoop(courier, destination, state, position)
         loop.orders.carry_out_requests()
         loop.connect()
         self._loops[name] = loop

@@ -53,8 +53,11 @@ class Log(MemoryLog):
     """Keeps no rejects while `errors_away`, no answers while `answers_away`, says no ends while `ends_away`.
 
     While `commits_away` it commits nothing, while `readers_away` it opens no reader. `commits` counts what was asked for, `waits`
-    is how long each reading of notices was ready to wait, and `asked` has the questions and appends.
+    is how long each reading of notices was ready to wait, `asked` has the questions and appends, and `notices` is the newest reader
+    of notices.
     """
+
+    notices: "Reader"
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +92,10 @@ class Log(MemoryLog):
     def reader(self, positions: Mapping[tuple[str, int], int]) -> MemoryReader:
         if self.readers_away:
             raise Unavailable("the log is away")
-        return Reader(self, positions)
+        made = Reader(self, positions)
+        if (NOTICES, 0) in positions:
+            self.notices = made
+        return made
 
 
 class Reader(MemoryReader):
@@ -128,8 +134,7 @@ class Turns:
     def begin(self) -> _DeliveryLoop:
         """As after a restart."""
         self.stored = StoredPosition("it", self.courier.log, self.clock)
-        start = self.courier._find_start(self.state, self.stored)
-        return _DeliveryLoop(self.courier, self.destination, self.state, self.stored, start)
+        return _DeliveryLoop(self.courier, self.destination, self.state, self.stored)
 
     def take(self, turns: int = 1, *, seconds: float = 1.0) -> None:
         for _ in range(turns):
@@ -162,7 +167,7 @@ def turns(tmp_path: Path, destination: Scripted) -> Iterator[Turns]:
 
 def test_counters_of_a_destination_begin_at_zero_for_alerts(turns: Turns) -> None:
     turns.courier.name = "never seen before"
-    _DeliveryLoop(turns.courier, turns.destination, turns.state, turns.stored, (0, None))
+    _DeliveryLoop(turns.courier, turns.destination, turns.state, turns.stored)
     for counter in ("delivered_messages", "failed_attempts", "rejected_messages"):
         name = f"vcsreplicator_notifier_{counter}_total"
         assert REGISTRY.get_sample_value(name, {"destination": "never seen before"}) == 0.0
@@ -749,8 +754,23 @@ def test_the_newest_settled_notices_note_is_kept_without_a_start(turns: Turns) -
     publish_pushes(turns.log, "x", 1, 3)
     turns.take(8)
     before = turns.log.metadata(group("it"), NOTICES)
-    turns.courier._report_trouble(Unavailable("away"), turns.stored)
+    fail_to_start(turns)
     assert turns.log.metadata(group("it"), NOTICES) == before != {}
+
+
+class Unopenable(Scripted):
+    """Cannot be opened, for the reason given by `down`."""
+
+    def open(self, name: str, clock: Clock, log: AnyLog) -> Scripted:
+        assert self.down is not None
+        raise self.down
+
+
+def fail_to_start(turns: Turns) -> None:
+    turns.courier.settings = Unopenable(down=Unavailable("no answer"))
+    with pytest.raises(Unavailable, match="no answer"):
+        turns.courier.run(turns.stored)
+    turns.courier.settings = turns.destination
 
 
 def stop_and_lose_position(turns: Turns) -> None:
@@ -792,7 +812,7 @@ def test_a_destination_that_cannot_start_keeps_its_lost_position(turns: Turns) -
     publish_pushes(turns.log, "x", 1, 3)
     turns.take(8)
     stop_and_lose_position(turns)
-    turns.courier._report_trouble(Unavailable("away"), turns.stored)
+    fail_to_start(turns)
     turns.log.forget(group("it"), NOTICES)
     publish_pushes(turns.log, "x", 4, 5)
     turns.loop = turns.begin()
@@ -1141,14 +1161,6 @@ def test_a_destination_reports_at_once_when_the_log_answers_again(turns: Turns) 
     assert reported(turns) == []
 
 
-class Unopenable(Scripted):
-    """Cannot be opened, for the reason given by `down`."""
-
-    def open(self, name: str, clock: Clock, log: AnyLog) -> Scripted:
-        assert self.down is not None
-        raise self.down
-
-
 @pytest.mark.parametrize(
     ("destination", "is_permanent"),
     [(Unopenable(down=BadConfig("password: not set")), True), (Unopenable(down=Unavailable("no answer")), False)],
@@ -1173,77 +1185,82 @@ def test_a_log_that_answered_is_asked_again_as_at_its_first_failure(turns: Turns
         assert not turns.loop.reader.is_resting
 
 
-def test_a_destination_goes_back_when_a_broker_came_back_older(
-    own_service: Callable[[type[Kafka]], Kafka], tmp_path: Path
-) -> None:
+class Backup:
+    """The notices of a broker of its own, which comes back with those that it had; the destination that gets them."""
+
+    def __init__(self, kafka: Kafka, log: AnyLog, folder: Path) -> None:
+        self._kafka, self.log, self._copy = kafka, log, folder / "copy"
+        self.turns = Turns(folder, Scripted(), log)
+
+    def _find_files(self) -> Path:
+        [found] = (self._kafka.folder / "data").rglob("p-notices-0")
+        return found
+
+    def keep(self) -> None:
+        self._kafka.pause()
+        shutil.copytree(self._find_files(), self._copy)
+        self._kafka.resume()
+
+    def restore(self) -> None:
+        self._kafka.kill()
+        files = self._find_files()
+        shutil.rmtree(files)
+        shutil.copytree(self._copy, files)
+        self._kafka.start()
+
+    def commit(self, path: str, *seqs: int, identity: str = "aggregator") -> list[tuple[int, int]]:
+        """Publish in one transaction, whose end follows; return the places."""
+        notices = [to_json(a_notice(an_event(path, seq))) for seq in seqs]
+        with closing(self.log.transactor(identity)) as transactor:
+            return transactor.commit([NewRecord(topic=NOTICES, key=path, value=notice) for notice in notices])
+
+    def settle(self, position: int) -> None:
+        eventually(lambda: self.turns.take() or (self.log.stored(group("it"), NOTICES).get(0) or 0) >= position)
+
+
+@pytest.fixture
+def backup(own_service: Callable[[type[Kafka]], Kafka], tmp_path: Path) -> Iterator[Backup]:
     kafka = own_service(Kafka)
     with open_log(f"{kafka.url}?topic-prefix=p-") as log:
-        turns = Turns(tmp_path, Scripted(), log)
-        with closing(turns.state):
-            publish_pushes(log, "x", 1, 2)
-            [partition] = (kafka.folder / "data").rglob("p-notices-0")
-            kafka.pause()
-            shutil.copytree(partition, tmp_path / "copy")
-            kafka.resume()
-            publish_pushes(log, "x", 3, 5)
-            eventually(lambda: turns.take() or log.stored(group("it"), NOTICES) == {0: 5})
-            turns.loop.close()
-            kafka.kill()
-            shutil.rmtree(partition)
-            shutil.copytree(tmp_path / "copy", partition)
-            kafka.start()
-            assert log.ends(NOTICES) == {0: 2}
-            assert log.stored(group("it"), NOTICES) == {0: 5}
-            with open_log(f"{kafka.url}?topic-prefix=p-") as other:
-                aggregator = other.transactor("aggregator")
-                # The marker of the first transaction stands where the newest settled notice did.
-                for first, place in ((1, 2), (3, 5)):
-                    notices = [a_notice(an_event("y", seq)) for seq in (first, first + 1)]
-                    places = aggregator.commit([NewRecord(topic=NOTICES, key="y", value=to_json(n)) for n in notices])
-                    assert places == [(0, place), (0, place + 1)]
-                aggregator.close()
-            turns.loop = turns.begin()
-            turns.clock.advance(CHECK_EVERY)
-            eventually(lambda: turns.take() or turns.destination.told("y") == [1, 2, 3, 4])
-            turns.loop.close()
+        made = Backup(kafka, log, tmp_path)
+        with closing(made.turns.state):
+            yield made
+            made.turns.loop.close()
 
 
-def test_a_running_destination_repeats_nothing_of_a_broker_back_older(
-    own_service: Callable[[type[Kafka]], Kafka], tmp_path: Path
-) -> None:
-    kafka = own_service(Kafka)
-    with open_log(f"{kafka.url}?topic-prefix=p-") as log:
-        turns = Turns(tmp_path, Scripted(), log)
-        with closing(turns.state):
+def test_a_destination_goes_back_when_a_broker_came_back_older(backup: Backup) -> None:
+    log, turns = backup.log, backup.turns
+    publish_pushes(log, "x", 1, 2)
+    backup.keep()
+    publish_pushes(log, "x", 3, 5)
+    backup.settle(5)
+    turns.loop.close()
+    backup.restore()
+    assert log.ends(NOTICES) == {0: 2}
+    assert log.stored(group("it"), NOTICES) == {0: 5}
+    # The marker of the first transaction stands where the newest settled notice did.
+    assert backup.commit("y", 1, 2) == [(0, 2), (0, 3)]
+    assert backup.commit("y", 3, 4) == [(0, 5), (0, 6)]
+    turns.loop = turns.begin()
+    turns.clock.advance(CHECK_EVERY)
+    eventually(lambda: turns.take() or turns.destination.told("y") == [1, 2, 3, 4])
 
-            def publish(path: str, first: int, end: int) -> None:
-                """In one transaction, whose end follows."""
-                with closing(log.transactor("aggregator")) as aggregator:
-                    notices = [a_notice(an_event(path, seq)) for seq in (first, first + 1)]
-                    aggregator.commit([NewRecord(topic=NOTICES, key=path, value=to_json(n)) for n in notices])
-                eventually(lambda: turns.take() or (log.stored(group("it"), NOTICES).get(0) or 0) >= end - 1)
 
-            publish("x", 1, 3)
-            [partition] = (kafka.folder / "data").rglob("p-notices-0")
-            kafka.pause()
-            shutil.copytree(partition, tmp_path / "copy")
-            kafka.resume()
-            publish("x", 3, 6)
-            publish("x", 5, 9)
-            kafka.kill()
-            shutil.rmtree(partition)
-            shutil.copytree(tmp_path / "copy", partition)
-            kafka.start()
-            with closing(log.transactor("another")) as another:
-                # Another record, and the end of its transaction, stand where settled notices did.
-                notices = [a_notice(an_event("y", seq)) for seq in range(1, 8)]
-                another.commit([NewRecord(topic=NOTICES, key="y", value=to_json(n)) for n in notices])
-            eventually(lambda: turns.take() or turns.destination.told("y") == [*range(1, 8)])
-            assert turns.destination.told("x") == [*range(1, 7)]
-            turns.loop.close()
-            with closing(log.reader({(ERRORS, 0): 0})) as reader:
-                [kept] = eventually(lambda: reader.poll(0.1))
-            assert "everything from 2 on is sent again" in from_json(ErrorRecord, kept.value or b"").reason
+def test_a_running_destination_repeats_nothing_of_a_broker_back_older(backup: Backup) -> None:
+    turns = backup.turns
+    for number, first in enumerate((1, 3, 5)):
+        backup.commit("x", first, first + 1)
+        backup.settle(3 * number + 2)
+        if number == 0:
+            backup.keep()
+    backup.restore()
+    # Another record, and the end of its transaction, stand where settled notices did.
+    backup.commit("y", *range(1, 8), identity="another")
+    eventually(lambda: turns.take() or turns.destination.told("y") == [*range(1, 8)])
+    assert turns.destination.told("x") == [*range(1, 7)]
+    with closing(backup.log.reader({(ERRORS, 0): 0})) as reader:
+        [kept] = eventually(lambda: reader.poll(0.1))
+    assert "everything from 2 on is sent again" in from_json(ErrorRecord, kept.value or b"").reason
 
 
 def test_the_end_of_an_expired_transaction_is_no_lost_notice(kafka: Kafka, unique_name: str, tmp_path: Path) -> None:
@@ -1258,8 +1275,7 @@ def test_the_end_of_an_expired_transaction_is_no_lost_notice(kafka: Kafka, uniqu
                 eventually(lambda: log.ends(NOTICES) == {0: 2 * seq}, "the notice and the end of its transaction")
 
             publish(1)
-            eventually(lambda: turns.take() or turns.loop.reader._reader.positions() == {(NOTICES, 0): 2})
-            turns.loop.drain()
+            eventually(lambda: turns.take() or turns.loop.drain() or log.stored(group("it"), NOTICES) == {0: 2})
             turns.loop.close()
             storage.forget(NOTICES, 0, 2)
             turns.loop = turns.begin()
@@ -1485,9 +1501,10 @@ def test_a_steady_stream_costs_two_positions_a_second(turns: Turns) -> None:
 
 def test_a_courier_that_has_not_begun_is_woken_too(turns: Turns) -> None:
     turns.courier.wake()
-    turns.courier._reader = turns.loop.reader
+    turns.courier.stop.set()
+    turns.courier.run(turns.stored)
     turns.courier.wake()
-    assert turns.loop.reader._reader.woken
+    assert turns.log.notices.woken
 
 
 def test_a_turn_sends_settles_and_stores_what_it_reads(turns: Turns) -> None:

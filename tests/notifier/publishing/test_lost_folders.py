@@ -66,7 +66,7 @@ class Site:
         restore_requests("hooks", requests, state, position.write)
         self.hooks = self._opened.enter_context(closing(Webhooks("hooks", settings, self.clock, self.log)))
         self.hooks.restore(position.write)
-        self.loop = _DeliveryLoop(courier, self.hooks, state, position, courier._find_start(state, position))
+        self.loop = _DeliveryLoop(courier, self.hooks, state, position)
         self._opened.callback(self.loop.close)
 
     def close(self) -> None:
