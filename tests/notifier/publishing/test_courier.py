@@ -1275,7 +1275,7 @@ def test_the_end_of_an_expired_transaction_is_no_lost_notice(kafka: Kafka, uniqu
                 eventually(lambda: log.ends(NOTICES) == {0: 2 * seq}, "the notice and the end of its transaction")
 
             publish(1)
-            eventually(lambda: turns.take() or turns.loop.drain() or log.stored(group("it"), NOTICES) == {0: 2})
+            eventually(lambda: turns.take() or turns.loop.drain() or turns.loop.reader.stored == 2)
             turns.loop.close()
             storage.forget(NOTICES, 0, 2)
             turns.loop = turns.begin()
