@@ -2,17 +2,20 @@
 """The JSON Schemas of documents, one for each type and version.
 
 A folder holds them as `<namespace>/<type>/<type>.<version>.schema.json`. All are compiled at start; nothing is fetched. Of itself
-`jsonschema` finds a reference to nowhere, and a pattern that is none, when a document reaches it: here both end the start.
+`jsonschema` finds a reference to nowhere, and a pattern that is none, when a document reaches it: here both end the start. A check
+has a limit of time, since the time of some keywords grows with the square of a document, and that of some patterns without bounds.
 """
 
 import functools
 import json
 import re
+import signal
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import jsonschema
 import jsonschema.validators
@@ -30,6 +33,11 @@ DocumentKind = tuple[str, str, str]
 
 _SUFFIX = ".schema.json"
 
+# Seconds of processor time for the check of a document.
+LONGEST = 5.0
+# The same between two attempts to end a check that lasts longer: Python drops an exception within a generator's removal.
+_AGAIN = 0.5
+
 # The documents that schemas may refer to beside themselves: the dialects. Nothing is fetched.
 _REGISTRY: Any = jsonschema_specifications.REGISTRY
 
@@ -45,7 +53,8 @@ class DocumentSchemas:
     def check(self, kind: DocumentKind, body: Mapping[str, Any]) -> None:
         """Raise DecodingError unless the body matches the schema of its kind.
 
-        The error names the place in the schema, because a place in the body may contain words of the client.
+        The error names the place in the schema, because a place in the body may contain words of the client. In the main thread,
+        the check ends after `LONGEST` seconds of processor time.
         """
         namespace, document_type, version = kind
         name = f"{namespace}/{version}/{document_type}"
@@ -53,9 +62,15 @@ class DocumentSchemas:
         if validator is None:
             raise DecodingError(ErrorType.SCHEMA, f"no json schema for {name}")
         try:
+            _limit_time()
             error = next(validator.iter_errors(body), None)
         except RecursionError as deep:
             raise DecodingError(ErrorType.JSON, "payload: nested too deep") from deep
+        except _TooLong:
+            text = f"json schema for {name}: its check takes more than {LONGEST:g} s of processor time"
+            raise DecodingError(ErrorType.SCHEMA, text) from None
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         if error is not None:
             place = "/".join(map(str, error.absolute_schema_path))
             raise DecodingError(ErrorType.SCHEMA, f"message did not match json schema for {name}: {place}")
@@ -64,6 +79,21 @@ class DocumentSchemas:
     def routes(self) -> frozenset[str]:
         """Each `<namespace>.<type>` that has a schema."""
         return frozenset(f"{namespace}.{document_type}" for namespace, document_type, _ in self.validators)
+
+
+class _TooLong(Exception):
+    """The check of a document takes too long."""
+
+
+def _raise_too_long(*_: object) -> NoReturn:
+    raise _TooLong
+
+
+def _limit_time() -> None:
+    """Have a signal end the check that begins; Python handles signals in the main thread alone, also within `re`."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGVTALRM, _raise_too_long)
+        signal.setitimer(signal.ITIMER_VIRTUAL, LONGEST, _AGAIN)
 
 
 def load_schemas(folder: str) -> DocumentSchemas:

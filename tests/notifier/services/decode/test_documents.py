@@ -2,12 +2,14 @@
 """Schemas of documents: which folders are refused at start, and what a schema means."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hgext.vcsreplicator.words.errors import BadConfig
+from notifier.services.decode import documents
 from notifier.services.decode.documents import load_schemas
 from notifier.services.decode.payload import read_object
 from notifier.services.decode.rejection import DecodingError
@@ -94,3 +96,29 @@ def test_multiples_of_decimals_are_exact(tmp_path: Path, divisor: float, number:
 def test_a_format_describes_and_rejects_nothing(tmp_path: Path) -> None:
     schema = {"properties": {"x": {"format": "date-time"}}}
     assert is_valid(tmp_path, schema, '{"x": "yesterday"}')
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        pytest.param({"pattern": "^(a+)+$"}, "a" * 25 + "b", id="pattern"),
+        pytest.param({"uniqueItems": True}, [*range(4000), "x"], id="uniqueItems"),
+        pytest.param({"anyOf": [{"items": {"type": "string"}}, {"type": "null"}]}, [1] * 30_000, id="anyOf"),
+        pytest.param(
+            {"patternProperties": {"": {}}, "unevaluatedProperties": False},
+            dict.fromkeys(map(str, range(12_000))),
+            id="unevaluatedProperties",
+        ),
+    ],
+)
+def test_a_document_whose_check_takes_too_long_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schema: Any, value: Any
+) -> None:
+    """Clients choose the input of a schema: 1,600 bytes of gzip took minutes, and all other documents waited."""
+    monkeypatch.setattr(documents, "LONGEST", 0.2)
+    schemas = load_schemas(folder_of(tmp_path, {"properties": {"a": schema}}))
+    with pytest.raises(DecodingError, match=r"its check takes more than 0\.2 s of processor time"):
+        schemas.check(("n", "thing", "1"), {"a": value})
+    end = time.process_time() + 0.3
+    while time.process_time() < end:
+        schemas.check(("n", "thing", "1"), {"a": "a"})
