@@ -128,11 +128,13 @@ class _TimedConnection:
         watch.start()
         try:
             response = super().getresponse()  # type: ignore[misc]
-            if watch.over:  # a cut answer may look complete: headers end where the connection does
-                raise TimeoutError("the answer did not end in time")
         except BaseException:
             watch.cancel()
-            raise
+            if not watch.over:
+                raise
+        if watch.over:  # a cut answer may look complete, because headers end where the connection does, or be no HTTP
+            watch.cancel()
+            raise TimeoutError("the answer did not end in time")
         response.watch = watch
         return response
 

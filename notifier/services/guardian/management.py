@@ -20,7 +20,7 @@ from hgext.vcsreplicator.words.errors import BadConfig, Refused, Unavailable, vi
 from hgext.vcsreplicator.words.version import VERSION
 
 from ...clients.authorities import trusting
-from ...clients.http.connection import CONNECT_PATIENCE, ConnectionPool, TlsPool, watching
+from ...clients.http.connection import CONNECT_PATIENCE, ConnectionPool, TlsPool, read_in_time
 from .settings import GuardianSettings
 
 # Seconds until an answer must be whole; the broker gathers lists from all its nodes.
@@ -152,8 +152,7 @@ class Management:
                 preload_content=False,
                 timeout=urllib3.Timeout(connect=CONNECT_PATIENCE, read=ANSWER_PATIENCE),
             )
-            with watching(response):
-                data = response.read(LARGEST_ANSWER + 1, decode_content=False)
+            data = read_in_time(response, LARGEST_ANSWER + 1)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             # RemoteDisconnected is a BadStatusLine too, but then there was no answer.
             causes = [each for each in _list_causes(error) if not isinstance(each, http.client.RemoteDisconnected)]

@@ -19,6 +19,7 @@ from notifier.services.guardian import management as module
 from notifier.services.guardian.clients import Clients
 from notifier.services.guardian.management import Management
 from notifier.services.guardian.settings import GuardianSettings
+from testing.faults.broker import FakeBroker
 from tests.notifier.services.guardian.conftest import FILE, Guarded, some_settings
 
 pytestmark = pytest.mark.processes
@@ -132,6 +133,25 @@ def test_other_answers_are_one_line(
         checked(answering(status, body))
     assert type(found.value) is kind
     assert str(found.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [b"", b"HTTP/1.1 200 OK\r\nx: ", b"HTTP/1.1 200 OK\r\n\r\n{", b"HTTP/1.1 200 OK\r\ncontent-length: 9999\r\n\r\n{"],
+    ids=["first line", "headers", "body", "body of a length"],
+)
+def test_an_answer_that_is_too_slow_is_awaited(begin: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks like another program's once it is cut; then a guardian would end at its start for good."""
+    monkeypatch.setattr(module, "ANSWER_PATIENCE", 0.3)
+
+    def drip(connection: socket.socket, over: threading.Event) -> None:
+        connection.recv(65536)
+        connection.sendall(begin)
+        while not over.wait(0.02):
+            connection.sendall(b" ")
+
+    with FakeBroker(None, drip) as broker, pytest.raises(Unavailable, match="does not answer"):
+        checked(some_settings(management_url=f"http://127.0.0.1:{broker.url.rpartition(':')[2].strip('/')}"))
 
 
 @pytest.mark.parametrize(
