@@ -118,7 +118,7 @@ class ChangesetLookup:
         Unavailable also if no pushlog gave the answer, and MalformedEvent if a pushlog's answer makes no sense.
         """
         try:
-            answer = self._http.request("GET", url, preload_content=False)
+            answer = self._http.request("GET", url, preload_content=False, redirect=False)
             text = read_in_time(answer, LARGEST + 1)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise Unavailable(f"{url}: {error}") from error

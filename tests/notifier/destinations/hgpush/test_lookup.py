@@ -84,6 +84,14 @@ def test_a_packed_answer_of_a_mirror_is_unpacked(asking: Asking) -> None:
     assert asking.changesets(packed) == (node("first"), HEAD)
 
 
+@pytest.mark.parametrize("location", ["/elsewhere", "http://[::1", "file:///etc/passwd"])
+def test_an_answer_that_leads_elsewhere_is_waited_out_and_not_followed(asking: Asking, location: str) -> None:
+    """An address that is none made a push a reject."""
+    with pytest.raises(Unavailable, match="status 302, expected 200"):
+        asking.changesets(Reply(status=302, headers=(("Location", location),)))
+    assert [request.path.partition("?")[0] for request in asking.mirror.requests] == ["/x/json-pushes"]
+
+
 @pytest.mark.parametrize(
     ("reply", "reason"),
     [
