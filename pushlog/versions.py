@@ -103,7 +103,8 @@ def drop_hidden(subset: abstractsmartset, revisions: set[int]) -> set[int]:
 def initialize() -> None:
     """Have Mercurial register its commands and parts of bundles.
 
-    A program that only loads extensions has none of them before. An older Mercurial registers them as it is imported.
+    A program that only loads extensions has none of them before. An older Mercurial registers them as it is imported. Call this
+    before a repository is opened, which registers keywords of the same names: afterwards it raises ProgrammingError.
     """
     if not _IS_OLD:
         importlib.import_module("mercurial.initialization").init()

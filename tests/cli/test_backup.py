@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from mercurial import hg, ui
 from mercurial import lock as mercurial_lock
+from mercurial import ui
 
 from hgext.vcsreplicator.cli import backup_copy, restore
 from hgext.vcsreplicator.cli.backup_contents import Part
@@ -27,8 +27,11 @@ from hgext.vcsreplicator.hg.replica.place import hold_still
 from hgext.vcsreplicator.log import EVENTS, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import BadConfig
+from pushlog.versions import factory, initialize
 from testing.faults.forks import await_fork, begin_fork
 from testing.faults.system import System
+
+initialize()
 
 BLOB = f"ab/{'ab' * 32}.hg"
 
@@ -66,7 +69,7 @@ class Host:
         with closing(sqlite3.connect(self.folder / "data/acts.db")) as acts:
             acts.execute("CREATE TABLE acts (what TEXT)")
         repository = self.folder / "repos/group/first"
-        hg.repository(ui.ui(), os.fsencode(repository), create=True)
+        factory.repository(ui.ui(), os.fsencode(repository), create=True)
         (repository / ".hg/store/data").mkdir()
         (repository / ".hg/store/data/~2ehgtags.i").write_bytes(b"revlog")
         (repository / ".hg/store/lock").symlink_to("elsewhere:1")
@@ -213,7 +216,7 @@ def test_a_repository_that_cannot_be_copied_is_named_and_left_out_alone(
     bad = host.folder / "repos/group/first"
     (bad / ".hg/store/lock").unlink()
     for name in ("group/first/inner", "group/second"):
-        hg.repository(ui.ui(), os.fsencode(host.folder / "repos" / name), create=True)
+        factory.repository(ui.ui(), os.fsencode(host.folder / "repos" / name), create=True)
     sabotage(bad)
     said = host.refuse("backup", tmp_path / "copy", "--repositories", "copy", "--secrets")
     assert f"not in it: {bad}: " in said or f"not in it: {bad}/" in said
