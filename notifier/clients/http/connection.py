@@ -128,9 +128,9 @@ class _TimedConnection:
         watch.start()
         try:
             response = super().getresponse()  # type: ignore[misc]
-        except BaseException:
+        except BaseException as problem:
             watch.cancel()
-            if not watch.over:
+            if not watch.over or not isinstance(problem, Exception):
                 raise
         if watch.over:  # a cut answer may look complete, because headers end where the connection does, or be no HTTP
             watch.cancel()
