@@ -29,7 +29,7 @@ from hgext.vcsreplicator.mirror.notes import Detached, Notes
 from hgext.vcsreplicator.mirror.task import Task
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.clock import SystemClock
-from hgext.vcsreplicator.words.errors import Diverged, Unavailable
+from hgext.vcsreplicator.words.errors import Changing, Diverged, Unavailable
 from hgext.vcsreplicator.words.event import MasterSettings, Tip, Type
 from hgext.vcsreplicator.words.records import Reason
 from testing.builders.mirror.author import Author
@@ -497,6 +497,28 @@ def test_a_copy_that_is_not_as_the_master_takes_the_place_of_nothing(
     assert found is not None
     assert (found.reason, part in found.note) == (Reason.DIVERGED, True)
     assert (bench.where(patient) / ".hg/store").stat().st_ino == store
+    assert runner.perform(task).trouble is None
+    assert (bench.where(patient) / ".hg/store").stat().st_ino != store
+
+
+@pytest.mark.sample(1)
+def test_a_repository_heals_from_a_master_that_changes_all_the_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patient = bench.author("patient")
+    push(bench, patient)
+    with bench.mirror():
+        bench.wait_applied(patient)
+    monkeypatch.setenv("HGRCPATH", str(bench.root / "~vcsreplicator/worker.hgrc"))
+    monkeypatch.setenv("HGRCSKIPREPO", "1")
+    runner = TaskRunner(bench.settings(), OpenRepositories(prepare(), 4), SystemClock())
+    task = Task(repository=patient.repository, path=patient.path, folder=str(bench.where(patient)), heal=Reason.CORRUPT)
+    store = (bench.where(patient) / ".hg/store").stat().st_ino
+
+    def change(*_: object) -> None:
+        raise Changing("the repository changes while it is read")
+
+    monkeypatch.setattr(snapshot, "master_fingerprint", change)
     assert runner.perform(task).trouble is None
     assert (bench.where(patient) / ".hg/store").stat().st_ino != store
 

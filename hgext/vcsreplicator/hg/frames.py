@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ..words.errors import Diverged, MalformedEvent, Unavailable
+from ..words.errors import Changing, Diverged, MalformedEvent, Unavailable
 from ..words.shape import parse
 
 # Bytes of the largest frame.
@@ -35,7 +35,7 @@ def answer(header: Mapping[str, Any], body: Iterable[bytes] = ()) -> Iterator[by
 
 
 def refusal(kind: type[Exception], message: str) -> Iterator[bytes]:
-    """Return an answer at which clients raise Diverged, if `kind`, or Unavailable."""
+    """Return an answer at which clients raise Diverged or Changing, if it is `kind`, else Unavailable."""
     return answer({"error": kind.__name__, "message": message})
 
 
@@ -71,8 +71,8 @@ class StreamAnswer:
             raise Unavailable("the master's answer is not one of replication")
         if "error" in header:
             self.finish()
-            kind = Diverged if header["error"] == Diverged.__name__ else Unavailable
-            raise kind(str(header.get("message"))[:1000])
+            kinds = {each.__name__: each for each in (Diverged, Changing)}
+            raise kinds.get(str(header["error"]), Unavailable)(str(header.get("message"))[:1000])
         return header
 
     def _read_frame(self) -> bytes:

@@ -18,7 +18,7 @@ from mercurial.node import hex
 from pushlog import seams
 
 from ..outbox.entry import NewestEvent
-from ..words.errors import Unavailable
+from ..words.errors import Changing, Unavailable
 from . import observe
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def fingerprint(repo: localrepository, read_newest: Callable[[], NewestEvent | N
     """Return the present fingerprint of a repository.
 
     `read_newest` reads the newest event of a master, or the checkpoint of a mirror. Raises Unavailable if the repository has no
-    event, or changes faster than it is read.
+    event, and Changing if it changes faster than it is read, or is damaged.
     """
     repo = repo.unfiltered()
     for _ in range(ATTEMPTS):
@@ -47,7 +47,7 @@ def fingerprint(repo: localrepository, read_newest: Callable[[], NewestEvent | N
             continue
         if read_newest() == before and not repo.svfs.exists(b"journal"):
             return found
-    raise Unavailable("the repository changes while it is read")
+    raise Changing("the repository changes while it is read")
 
 
 def _read_once(repo: localrepository, newest: NewestEvent) -> Fingerprint:

@@ -21,6 +21,10 @@ class NotAuthorized(Unavailable):
     """The log does not let this user do it, until an administrator allows it."""
 
 
+class Changing(Unavailable):
+    """A repository changes faster than it is read."""
+
+
 class NoRoom(Unavailable):
     """A disk has no space left; the message names it."""
 

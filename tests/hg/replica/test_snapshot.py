@@ -24,7 +24,7 @@ from hgext.vcsreplicator.hg.master import offer
 from hgext.vcsreplicator.hg.replica import replicated, snapshot
 from hgext.vcsreplicator.mirror.comparison import differences
 from hgext.vcsreplicator.outbox.file import FORMER, Fork, Outbox
-from hgext.vcsreplicator.words.errors import Diverged, ReplicationError, Unavailable
+from hgext.vcsreplicator.words.errors import Changing, Diverged, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.event import UNKNOWN_SETTINGS, ClientSettings, Type
 from pushlog.versions import factory
 from testing.builders.mirror.author import Author
@@ -91,6 +91,14 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Author:
 def author(made_once: Author, tmp_path: Path) -> Author:
     """Seven changesets, one hidden, one draft; bookmarks, markers and pushes."""
     return made_once.copy(tmp_path / "master")
+
+
+def test_a_master_that_changes_all_the_time_says_so(author: Author) -> None:
+    author.repo.svfs.write(b"journal", b"")  # as in a transaction
+    with pytest.raises(Changing) as found:
+        fingerprint(author.repo, Outbox(author.repo.svfs).newest)
+    with pytest.raises(Changing):
+        StreamAnswer(io.BytesIO(b"".join(frames.refusal(found.type, str(found.value)))))
 
 
 def empty(author: Author, folder: Path) -> Any:

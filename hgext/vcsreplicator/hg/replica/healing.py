@@ -24,7 +24,7 @@ from ...mirror.settings import MirrorSettings
 from ...mirror.task import Task
 from ...outbox.entry import NewestEvent
 from ...words.clock import Clock
-from ...words.errors import Diverged, Rejected, Unavailable
+from ...words.errors import Changing, Diverged, Rejected, Unavailable
 from ...words.records import Reason
 from .. import hashes
 from ..allowed import put
@@ -188,8 +188,10 @@ def _compare(
     A master that changes all the time is trusted without a comparison.
     """
     for _ in range(COMPARE_ATTEMPTS):
-        there = snapshot.master_fingerprint(repo.ui, url, settings.master_timeout)
-        if there.seq == checkpoint.seq:
+        there = None
+        with contextlib.suppress(Changing):
+            there = snapshot.master_fingerprint(repo.ui, url, settings.master_timeout)
+        if there is not None and there.seq == checkpoint.seq:
             here = hashes.fingerprint(repo, lambda: replicated.read(repo))
             differs = differences(here, there)
             if differs:
