@@ -5,7 +5,8 @@ Pure: no clock, no I/O, no threads.
 
 The worker works on a repository's messages in order, some at once. If a repository fails, its messages wait, and other
 repositories go on. After a failure the worker takes the messages one by one, so that only the message that fails uses up
-retries.
+retries. Repositories whose newest work was slow leave one of the threads to others: a host that sends its answers byte by byte may
+have several.
 
 A repository that failed, whose work lasts, or whose clone cannot be used is *parked*: all of its messages lie in the database, not
 here, and newer ones follow them there. It is unparked once the database has no more of them.
@@ -23,8 +24,11 @@ from .database import RepositoryKey
 # Messages that are worked on at once.
 MOST = 100
 
-# Seconds of work after which a repository is parked.
+# Seconds of work after which a repository is slow, and parked.
 SLOW = 10.0
+
+# Slow repositories that are remembered, the newest.
+SLOW_KEPT = 10_000
 
 RepositoryName = tuple[str, int]
 
@@ -74,10 +78,15 @@ class _RepositoryBacklog:
 
 
 class MessageBacklog:
-    """The messages that are taken and not yet done; times are on the monotonic clock."""
+    """The messages that are taken and not yet done; times are on the monotonic clock.
 
-    def __init__(self, retry: Backoff, retries: int) -> None:
-        self._retry, self._retries = retry, retries
+    So many `threads` work on them.
+    """
+
+    def __init__(self, retry: Backoff, retries: int, threads: int) -> None:
+        self._retry, self._retries, self._threads = retry, retries, threads
+        # Repositories whose newest work was slow.
+        self._slow: OrderedDict[RepositoryName, None] = OrderedDict()
         self._backlogs: OrderedDict[RepositoryName, _RepositoryBacklog] = OrderedDict()
 
     def take_message(self, message: TakenMessage) -> None:
@@ -86,7 +95,10 @@ class MessageBacklog:
 
     def next_turn(self, now: float) -> RepositoryTurn | None:
         """Return the next turn; None if there is nothing to do now."""
+        slow = sum(self._is_held(name, backlog, now) for name, backlog in self._backlogs.items())
         for name, backlog in self._backlogs.items():
+            if name in self._slow and slow >= max(1, self._threads - 1):
+                continue
             if (backlog.waiting or backlog.is_parked) and backlog.busy_since is None and backlog.due <= now:
                 most = 1 if backlog.failures else MOST
                 messages = () if backlog.is_parked else tuple(backlog.waiting)[:most]
@@ -98,13 +110,13 @@ class MessageBacklog:
         self._backlogs[name].busy_since = now
         self._backlogs.move_to_end(name)
 
-    def settle(self, messages: Sequence[TakenMessage]) -> bool:
+    def settle(self, messages: Sequence[TakenMessage], now: float) -> bool:
         """Record that these are done; return whether the caller still holds them.
 
         If so, the caller must acknowledge them, or take them out of the database. Otherwise their connection was lost.
         """
-        name, backlog = messages[0].name, self._backlogs[messages[0].name]
-        backlog.busy_since, backlog.failures, backlog.is_alone, backlog.due = None, 0, False, 0.0
+        name, backlog = messages[0].name, self._end_work(messages, now)
+        backlog.failures, backlog.is_alone, backlog.due = 0, False, 0.0
         is_ours = messages[0].row is not None
         if not is_ours and list(backlog.waiting)[: len(messages)] == list(messages):
             is_ours = True
@@ -118,8 +130,7 @@ class MessageBacklog:
 
         If so, there is one message: the caller keeps it elsewhere and settles it.
         """
-        backlog = self._backlogs[messages[0].name]
-        backlog.busy_since = None
+        backlog = self._end_work(messages, now)
         if len(messages) > 1:
             backlog.failures = 1  # which one it was shows when they are taken one by one
             return False
@@ -129,13 +140,29 @@ class MessageBacklog:
         backlog.due = now + self._retry.delay(backlog.failures, chance)
         return False
 
-    def put_off(self, messages: Sequence[TakenMessage], until: float, *, is_alone: bool = False) -> None:
-        """Put these off until that time, without using up a retry.
+    def put_off(self, messages: Sequence[TakenMessage], now: float, delay: float, *, is_alone: bool = False) -> None:
+        """Put these off for `delay` seconds, without using up a retry.
 
         A resource is unavailable. If only this repository needs it, the repository is parked, so that the others do not wait.
         """
-        backlog = self._backlogs[messages[0].name]
-        backlog.busy_since, backlog.is_alone, backlog.due = None, is_alone, until
+        backlog = self._end_work(messages, now) if is_alone else self._backlogs[messages[0].name]
+        backlog.busy_since, backlog.is_alone, backlog.due = None, is_alone, now + delay
+
+    def _is_held(self, name: RepositoryName, backlog: _RepositoryBacklog, now: float) -> bool:
+        """Return whether a slow repository, or one that becomes slow, has a thread."""
+        return backlog.busy_since is not None and (name in self._slow or backlog.is_slow(now))
+
+    def _end_work(self, messages: Sequence[TakenMessage], now: float) -> _RepositoryBacklog:
+        """Record that the work on these has ended, if it has not yet, and whether it was slow."""
+        name, backlog = messages[0].name, self._backlogs[messages[0].name]
+        if backlog.busy_since is not None:
+            self._slow.pop(name, None)
+            if backlog.is_slow(now):
+                self._slow[name] = None
+            if len(self._slow) > SLOW_KEPT:
+                self._slow.popitem(last=False)
+        backlog.busy_since = None
+        return backlog
 
     def to_park(self, now: float) -> list[TakenMessage]:
         """Return the messages to park.

@@ -82,7 +82,7 @@ class PushRecorder:
         self._settings, self._database, self._reporter, self._clock = settings, database, reporter, clock
         self._clones = Clones(settings.clones)
         self._clones.prepare()
-        self._backlog = MessageBacklog(settings.retry, settings.max_hg_retries)
+        self._backlog = MessageBacklog(settings.retry, settings.max_hg_retries, settings.at_once)
         self._pool = ThreadPoolExecutor(settings.at_once, thread_name_prefix="work")
         self._servers = [
             CommandServer(timeout=settings.hg_timeout, memory=settings.hg_memory_bytes, ca_file=settings.hosts_ca_file)
@@ -242,7 +242,7 @@ class PushRecorder:
             error = future.exception()
             if error is None:
                 self._down.set(0)
-                if self._backlog.settle(messages):
+                if self._backlog.settle(messages, self._clock.monotonic()):
                     self._finish(messages, consumer)
             elif not stop.is_set():
                 self._record_failure(messages, error, consumer)
@@ -263,7 +263,7 @@ class PushRecorder:
             is_alone = isinstance(error, CloneUnavailable)
             delay = self._settings.retry.longest if is_alone else RECONNECT.delay(5, random.random())
             self._down.set(0 if is_alone else 1)
-            self._backlog.put_off(messages, now + delay, is_alone=is_alone)
+            self._backlog.put_off(messages, now, delay, is_alone=is_alone)
             return
         self._down.set(0)
         FAILED.inc()
@@ -272,6 +272,6 @@ class PushRecorder:
             if message.row is not None:
                 self._parked.bury(message.row, describe_failure(error))
             self._reporter.report(error, url)
-            if self._backlog.settle(messages) and message.row is None:
+            if self._backlog.settle(messages, now) and message.row is None:
                 done = functools.partial(consumer.acknowledge, message.tag)
                 self._letters.keep(message.body, describe_failure(error), headers_of(message.repository), done)

@@ -20,8 +20,8 @@ def a_message(tag: int, number: int = 1) -> TakenMessage:
     )
 
 
-def some_backlog(*messages: TakenMessage, retries: int = 2) -> MessageBacklog:
-    backlog = MessageBacklog(RETRY, retries)
+def some_backlog(*messages: TakenMessage, retries: int = 2, threads: int = 2) -> MessageBacklog:
+    backlog = MessageBacklog(RETRY, retries, threads)
     for message in messages:
         backlog.take_message(message)
     return backlog
@@ -44,7 +44,7 @@ def test_messages_of_a_repository_are_taken_together() -> None:
     first = begin(backlog, 0.0)
     assert tags(first) == list(range(1, MOST + 1))
     assert begin(backlog, 0.0) == []
-    assert backlog.settle(first)
+    assert backlog.settle(first, 0.0)
     assert tags(begin(backlog, 0.0)) == [MOST + 1, MOST + 2]
 
 
@@ -58,7 +58,7 @@ def test_failure_of_several_is_found_by_taking_them_one_by_one() -> None:
     assert not backlog.fail(begin(backlog, 0.0), 0.0, 0.5)
     first = begin(backlog, 0.0)
     assert tags(first) == [1]
-    assert backlog.settle(first)
+    assert backlog.settle(first, 0.0)
     assert tags(begin(backlog, 0.0)) == [2, 3]
 
 
@@ -76,20 +76,20 @@ def test_later_messages_wait_for_one_that_fails_until_it_is_kept() -> None:
     first = begin(backlog, 0.0)
     backlog.take_message(a_message(2))
     assert backlog.fail(first, 0.0, 0.5)
-    assert backlog.settle(first)
+    assert backlog.settle(first, 0.0)
     assert tags(begin(backlog, 0.0)) == [2]
 
 
 def test_repositories_take_turns() -> None:
     backlog = some_backlog(*map(a_message, range(1, MOST + 2)), a_message(500, number=2))
-    assert backlog.settle(begin(backlog, 0.0))
+    assert backlog.settle(begin(backlog, 0.0), 0.0)
     assert tags(begin(backlog, 0.0)) == [500]
 
 
 def test_long_wait_for_a_database_leaves_all_retries() -> None:
     backlog = some_backlog(a_message(1), retries=1)
     for now in range(5):
-        backlog.put_off(begin(backlog, now), now + 1.0)
+        backlog.put_off(begin(backlog, now), now, 1.0)
     assert not backlog.fail(begin(backlog, 5.0), 5.0, 0.0)
 
 
@@ -98,7 +98,7 @@ def test_wait_for_a_database_uses_no_retry() -> None:
     for now in (0.0, 5.0, 10.0):
         messages = begin(backlog, now)
         assert tags(messages) == [1]
-        backlog.put_off(messages, now + 5.0)
+        backlog.put_off(messages, now, 5.0)
         assert begin(backlog, now + 4.9) == []
 
 
@@ -108,7 +108,7 @@ def test_what_was_begun_on_a_lost_connection_is_not_acknowledged() -> None:
     backlog.forget()
     backlog.take_message(a_message(7))
     assert begin(backlog, 0.0) == []  # the clone is in use
-    assert not backlog.settle(begun)
+    assert not backlog.settle(begun, 0.0)
     assert tags(begin(backlog, 0.0)) == [7]
 
 
@@ -148,7 +148,7 @@ def test_parked_repository_is_worked_on_one_by_one_when_it_is_due() -> None:
     assert turn is not None
     assert (turn.is_parked, turn.most, turn.messages) == (True, 1, ())
     backlog.begin(turn.name, 10.0)
-    assert backlog.settle([dataclasses.replace(a_message(0), row=1)])
+    assert backlog.settle([dataclasses.replace(a_message(0), row=1)], 0.0)
     turn = backlog.next_turn(10.0)
     assert turn is not None
     assert turn.most == MOST
@@ -162,28 +162,66 @@ def test_slow_repository_is_parked_with_what_is_under_way() -> None:
     backlog.take_message(a_message(2))
     assert park(backlog, SLOW - 0.1) == []
     assert park(backlog, SLOW) == [1, 2]
-    assert not backlog.settle(begun)  # the broker has its acknowledgement
+    assert not backlog.settle(begun, 0.0)  # the broker has its acknowledgement
     turn = backlog.next_turn(SLOW)
     assert turn is not None
     assert turn.is_parked
 
 
+def test_slow_repositories_leave_a_thread_to_others() -> None:
+    """Two of a hostile host, whose pulls fail after twenty minutes, took both again and again."""
+    backlog = some_backlog(a_message(1), a_message(2, number=2))
+    backlog.fail(begin(backlog, 0.0), 1200.0, 0.5)
+    backlog.put_off(begin(backlog, 0.0), 1200.0, 10.0, is_alone=True)
+    assert tags(begin(backlog, 1210.0)) == [1]
+    assert begin(backlog, 1210.0) == []
+    backlog.take_message(a_message(3, number=3))
+    other = begin(backlog, 1210.0)
+    assert tags(other) == [3]
+    assert backlog.settle(other, 1211.0)
+    assert begin(backlog, 1211.0) == []
+
+
+def test_repository_whose_work_becomes_slow_counts_as_one() -> None:
+    backlog = some_backlog(a_message(1), a_message(2, number=2))
+    backlog.fail(begin(backlog, 0.0), SLOW, 0.5)
+    assert tags(begin(backlog, SLOW + 1.0)) == [2]
+    assert begin(backlog, SLOW + 1.0 + SLOW) == []
+
+
+def test_repository_that_was_slow_is_like_others_after_quick_work() -> None:
+    backlog = some_backlog(a_message(1))
+    assert backlog.settle(begin(backlog, 0.0), SLOW)
+    backlog.take_message(a_message(2))
+    assert backlog.settle(begin(backlog, SLOW), SLOW + 1.0)
+    for message in (a_message(3, number=2), a_message(4)):
+        backlog.take_message(message)
+    begin(backlog, 20.0)
+    assert tags(begin(backlog, 40.0)) == [4]
+
+
+def test_only_thread_is_for_slow_repositories_too() -> None:
+    backlog = some_backlog(a_message(1), threads=1)
+    backlog.fail(begin(backlog, 0.0), SLOW, 0.5)
+    assert tags(begin(backlog, 20.0)) == [1]
+
+
 def test_wait_for_a_database_parks_nothing() -> None:
     backlog = some_backlog(a_message(1))
-    backlog.put_off(begin(backlog, 0.0), 5.0)
+    backlog.put_off(begin(backlog, 0.0), 0.0, 5.0)
     assert park(backlog, 100.0) == []
 
 
 def test_wait_for_its_own_clone_parks_a_repository_and_uses_no_retry() -> None:
     backlog = some_backlog(a_message(1), a_message(2), a_message(3, number=2), retries=0)
-    backlog.put_off(begin(backlog, 0.0), 5.0, is_alone=True)
+    backlog.put_off(begin(backlog, 0.0), 0.0, 5.0, is_alone=True)
     assert park(backlog) == [1, 2]
     assert tags(begin(backlog, 0.0)) == [3]
     turn = backlog.next_turn(5.0)
     assert turn is not None
     assert (turn.most, turn.is_parked) == (MOST, True)
     backlog.begin(turn.name, 5.0)
-    assert backlog.settle([dataclasses.replace(a_message(0), row=each) for each in (1, 2)])
+    assert backlog.settle([dataclasses.replace(a_message(0), row=each) for each in (1, 2)], 0.0)
     backlog.unpark(turn.name)
     backlog.take_message(a_message(4))
     assert park(backlog, 5.0) == []

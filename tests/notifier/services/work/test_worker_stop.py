@@ -137,7 +137,7 @@ def test_what_fails_after_the_wish_to_stop_counts_no_attempt(
     repository, message = read_message(arrived.headers, arrived.body, REPOSITORIES)
     row = TakenMessage(row=3, body=BODY, repository=repository, message=message)
     recorder._parked = Mock(may_have_dead=False, load=lambda: [row.name], read=lambda name, most: [row])
-    recorder._backlog = MessageBacklog(FAST, 0)
+    recorder._backlog = MessageBacklog(FAST, 0, 2)
 
     def record() -> None:
         stop.set()
