@@ -120,7 +120,10 @@ def _wrap_seams(*, locking: bool, is_master: bool) -> None:
     if seams.serves_one_client() and is_master:
         from pushlog import preload
 
+        from .pages import remote_lines
+
         preload.load_while_waiting(*_OF_AN_EVENT)
+        seams.wrap("mercurial.wireprotoserver", "_runsshserver", remote_lines.serve)
 
 
 def _guard_changegroups() -> None:
