@@ -3,9 +3,10 @@
 
 Brokers return what any client wrote, and check little of it.
 
-The library fails at a record that it cannot unpack (a header whose name is not UTF-8 is enough), again at each attempt. Here the
-whole batch becomes one record, at the last offset of the batch, whose value says so: every consumer of this project rejects it. A
-batch with a wrong checksum is still an error: its cause is a disk or a network, not a client.
+The library fails at a record that it cannot unpack, again at each attempt: a header whose name is not UTF-8 is enough, and where a
+topic lets clients compress, so is a batch in a form that it does not know. Here the whole batch becomes one record, at the last
+offset of the batch, whose value says so: every consumer of this project rejects it. A batch with a wrong checksum is still an
+error: its cause is a disk or a network, not a client.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,8 +30,8 @@ class RecordBatch(DefaultRecordBatch):  # type: ignore[misc]  # the client comes
     __slots__ = ()
 
     def __iter__(self) -> Iterator[Any]:
-        self._maybe_uncompress()
         try:
+            self._maybe_uncompress()
             return iter([self._read_msg() for _ in range(self.records_count)])
         except Exception as error:
             said = f"unreadable: {counted(self.records_count, 'record')} of one client: {error!r}"[:500].encode(
