@@ -3,6 +3,8 @@
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -95,3 +97,18 @@ def test_the_help_shows_each_verb_once_in_its_group_within_80_columns() -> None:
     listed = [line.split()[0] for line in shown[shown.index("Try it:") :] if line.startswith("  ")]
     assert listed == list(verbs.VERBS)
     assert max(map(len, shown)) <= 80
+
+
+@pytest.mark.processes
+def test_only_services_with_values_of_all_repositories_collect_rarely() -> None:
+    program = (
+        "import gc\nfrom hgext.vcsreplicator.cli import verbs\ntry: verbs.run()\nfinally: print(gc.get_threshold()[0])"
+    )
+
+    def threshold_of(verb: str) -> int:
+        words = [sys.executable, "-c", program, verb, "--nonsense"]
+        return int(subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False).stdout)
+
+    assert {threshold_of(verb) for verb in ("mirror", "aggregator", "dashboard")} == {20_000}
+    # It opens repositories: a dropped one is a cycle that holds its whole index.
+    assert threshold_of("relay") < 20_000
