@@ -21,7 +21,7 @@ from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, PENDING, ROSTER, ROST
 from hgext.vcsreplicator.words.clock import Silence
 from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.event import Type
-from hgext.vcsreplicator.words.records import AGGREGATOR_FORMAT, AggregatorHeartbeat, Notice
+from hgext.vcsreplicator.words.records import AGGREGATOR, AGGREGATOR_FORMAT, AggregatorHeartbeat, Notice
 from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Roster, Verb
 from hgext.vcsreplicator.words.roster.changes import RECENT
 from hgext.vcsreplicator.words.shape import from_json, to_json
@@ -193,7 +193,8 @@ def test_signs_of_life_name_the_end_of_notices_also_after_a_notice(log: Counting
     send(log, chain.take(3))
     log.append([NewRecord(topic=ACKS, key=f"alpha/{chain.repository}", value=to_json(chain.ack("alpha", 3)))])
     step(session, clock, 3)
-    assert session._watch._notices_end == log.ends(NOTICES)[0] == 3
+    [beat] = (record.value for record in log.records(STATE) if record.key == AGGREGATOR)
+    assert from_json(AggregatorHeartbeat, beat or b"").notices == log.ends(NOTICES)[0] == 3
 
 
 def measured(name: str, **labels: str) -> float | None:

@@ -131,17 +131,16 @@ def test_a_commit_that_fails_leaves_one_notice_with_one_signature(signing: Signi
     assert signing.session is not None
     alpha.ack(chain.ack("alpha", 1, 1))
     written: list[int] = []
-    transactor = signing.session._transactor
-    commit = transactor.commit
 
-    def fail(messages: list[object], **members: object) -> None:
+    def fail(messages: list[object]) -> None:
         written.append(sum(getattr(message, "topic", "") == NOTICES for message in messages))
         raise Unavailable("killed between the signature and the commit")
 
-    transactor.commit = fail  # type: ignore[method-assign, assignment]
+    assert isinstance(signing.log, MemoryLog)
+    signing.log.before["commit"] = fail
     with pytest.raises(Unavailable):
         signing.session.step(0.0)
-    transactor.commit = commit  # type: ignore[method-assign]
+    signing.log.before.clear()
     assert written == [1]
     assert signing.records() == []
     signing.session.close()
