@@ -20,8 +20,6 @@ from mercurial import lock as mercurial_lock
 from mercurial import ui
 
 from hgext.vcsreplicator.cli import backup_copy, restore
-from hgext.vcsreplicator.cli.backup_contents import Part
-from hgext.vcsreplicator.cli.backup_copy import CopiedEntry, Manifest
 from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.hg.replica.place import hold_still
 from hgext.vcsreplicator.log import EVENTS, NewRecord, topics
@@ -364,19 +362,17 @@ def test_a_restore_replaces_no_repositories(host: Host, copy: Path) -> None:
 def test_a_restore_that_was_killed_anywhere_is_run_again(
     host: Host, copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = Host(tmp_path / "other").set_up()
-    put, left = restore._put, [0]
+    other, left = Host(tmp_path / "other").set_up(), [0]
 
-    def die(*arguments: object) -> None:
+    def die(_path: str) -> None:
         left[0] -= 1
         if left[0] < 0:
             raise KeyboardInterrupt
-        put(*arguments)  # type: ignore[arg-type]
 
     for lives in range(1000):
         left[0] = lives
         with monkeypatch.context() as patched:
-            patched.setattr(restore, "_put", die)
+            System(patched).watch(die, "os.mkdir", "os.fchmod", "os.replace")
             if not other.type("restore", copy).exit_code:
                 break
     assert lives > 10
@@ -569,16 +565,15 @@ def test_a_restored_file_runs_with_the_rights_of_its_user(host: Host, tmp_path: 
 
 
 def test_a_link_that_comes_during_a_restore_is_not_followed(
-    copy: Path, tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+    copy: Path, tmp_path: Path, outside: Path, system: System
 ) -> None:
-    other, put = Host(tmp_path / "other").set_up(), restore._put
+    other = Host(tmp_path / "other").set_up()
+    folder = other.folder / "blobs/ab"
 
-    def put_and_lose(source: str, part: Part, entry: CopiedEntry, manifest: Manifest) -> None:
-        put(source, part, entry, manifest)
-        if entry.name == "blobs/ab":  # accounts have their rights on it now
-            (other.folder / "blobs/ab").rmdir()
-            (other.folder / "blobs/ab").symlink_to(outside)
+    def lose(_path: str) -> None:
+        folder.rmdir()
+        folder.symlink_to(outside)
 
-    monkeypatch.setattr(restore, "_put", put_and_lose)
+    system.watch(lose, "os.fchmod", at=str(folder))  # accounts have their rights on it then
     assert "then restore again" in other.refuse("restore", copy)
     assert list(outside.iterdir()) == []

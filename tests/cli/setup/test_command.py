@@ -165,17 +165,14 @@ def test_a_setup_killed_at_a_step_is_finished_by_the_next_and_undone(
     assert not [path for path, (mode, _) in snapshot(cut).items() if stat.S_ISREG(mode)]
 
 
-def test_what_setup_begins_to_write_is_on_record_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_setup_begins_to_write_is_on_record_before(tmp_path: Path, system: System) -> None:
     """A kill between the file and its record would leave a file that undo does not know."""
-    real = written._write_file
     seen: list[str] = []
 
-    def write(place: Path, text: str, mode: int) -> None:
-        if place.name == "x":
-            seen.extend(json.loads((tmp_path / RECORD[1:]).read_text())["made"])
-        real(place, text, mode)
+    def read_record(_path: str) -> None:
+        seen.extend(json.loads((tmp_path / RECORD[1:]).read_text())["made"])
 
-    monkeypatch.setattr(written, "_write_file", write)
+    system.watch(read_record, "os.open", at=f"{tmp_path}/etc/*x*")
     Machine(str(tmp_path)).perform(WriteFile("/etc/x", "text"))
     assert seen == ["file /etc/x"]
 
