@@ -95,6 +95,14 @@ def test_what_is_no_json_is_printed_as_a_string(monkeypatch: pytest.MonkeyPatch)
     assert (whole["body"], whole["headers"]["x-death"][0]["time"]) == ("no json", "2026-07-29 00:00:00")
 
 
+@pytest.mark.parametrize("text", ["NaN", "[-Infinity]", '{"a": 1e999}'])
+def test_a_number_that_json_has_not_is_printed_as_text(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Python reads and writes it; other programs would not read the line."""
+    printed = listened(monkeypatch, "--whole", text=text, headers={"x": [float("nan")]})
+    whole = json.loads(printed, parse_constant=pytest.fail)
+    assert (whole["body"], whole["headers"]) == (text, {"x": ["NaN"]})
+
+
 class StopAtRest(threading.Event):
     """Ends a service as soon as it would rest."""
 

@@ -65,7 +65,7 @@ def command(
     stop = stop_on_signals()
 
     def show(arrival: ReceivedMessage) -> bool:
-        # Any client may publish: bodies that are not JSON, or too deep, stay text.
+        # Any client may publish: bodies that are not JSON, or too deep, stay text; Python reads NaN, too.
         try:
             line = _write_line(arrival, json.loads(arrival.text), whole=whole)
         except (ValueError, RecursionError):
@@ -90,16 +90,19 @@ def command(
 
 
 def _write_line(arrival: "ReceivedMessage", content: Any, *, whole: bool) -> str:
-    """Return the printed line of a message; raises RecursionError if it is too deep."""
+    """Return the printed line of a message.
+
+    Raises RecursionError if it is too deep, ValueError for a number that JSON has not.
+    """
     if whole:
         content = {
             "body": content,
             "routing_key": arrival.routing_key,
             "id": arrival.properties.get("message_id"),
             "type": arrival.properties.get("type"),
-            "headers": dict(arrival.headers),
+            "headers": json.loads(json.dumps(dict(arrival.headers), default=str), parse_constant=str),
         }
-    return json.dumps(content, sort_keys=True, default=str)
+    return json.dumps(content, sort_keys=True, default=str, allow_nan=False)
 
 
 def _replace_unfit(text: str) -> str:
