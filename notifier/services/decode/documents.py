@@ -190,11 +190,29 @@ def _find_targets(part: Mapping[str, Any], resolver: Any, place: tuple[str, ...]
 
 @functools.cache
 def _make_exact(kind: Any) -> Any:
-    """Return the class of validators whose `multipleOf` does not round."""
-    return jsonschema.validators.extend(kind, {"multipleOf": _check_multiple})  # type: ignore[no-untyped-call]
+    """Return the class of validators whose `multipleOf` does not round, and whose alternatives keep no mistakes."""
+    keywords = {"multipleOf": _check_multiple, "anyOf": _check_any, "oneOf": _check_one}
+    known = {name: check for name, check in keywords.items() if name in kind.VALIDATORS}
+    return jsonschema.validators.extend(kind, known)  # type: ignore[no-untyped-call]
 
 
 def _check_multiple(validator: Any, divisor: Any, number: Any, schema: Any) -> Iterator[jsonschema.ValidationError]:
     """Compare the decimals that were written: 0.3 is a multiple of 0.1."""
     if validator.is_type(number, "number") and Fraction(repr(number)) % Fraction(repr(divisor)):
         yield jsonschema.ValidationError("not a multiple")
+
+
+def _check_any(validator: Any, schemas: Any, value: Any, schema: Any) -> Iterator[jsonschema.ValidationError]:
+    """Demand that the value matches one of the schemas; `jsonschema` keeps each mistake under each of them."""
+    if not any(_list_matches(validator, schemas, value)):
+        yield jsonschema.ValidationError("matches none")
+
+
+def _check_one(validator: Any, schemas: Any, value: Any, schema: Any) -> Iterator[jsonschema.ValidationError]:
+    if sum(_list_matches(validator, schemas, value)) != 1:
+        yield jsonschema.ValidationError("does not match exactly one")
+
+
+def _list_matches(validator: Any, schemas: Any, value: Any) -> Iterator[bool]:
+    """Yield for each of the schemas whether the value matches it."""
+    return (next(validator.descend(value, each), None) is None for each in schemas)
