@@ -30,7 +30,7 @@ FOREIGN = {
     "kafka-console-consumer.sh": "--bootstrap-server --isolation-level --property --topic",
     "kafka-consumer-groups.sh": "--all-groups --bootstrap-server --describe --reset-offsets",
     "kafka-topics.sh": "--alter --bootstrap-server --partitions --topic",
-    "kafka-transactions.sh": "list --bootstrap-server",
+    "kafka-transactions.sh": "describe-producers list --bootstrap-server --partition --topic",
     "ln": "-s",
     "make": "",
     "mv": "-n",

@@ -40,6 +40,13 @@ def test_nothing_is_said_of_topics_as_they_were_created() -> None:
     assert texts(picture_of()) == []
 
 
+def test_an_open_transaction_that_holds_up_readers_is_named() -> None:
+    picture = replace(picture_of(), held_up=("topic hg.services: a transaction is open",))
+    assert texts(picture) == [
+        "WARNING: topic hg.services: a transaction is open; until then its readers see nothing newer (docs/log.md, Topics)"
+    ]
+
+
 def test_missing_topics_are_critical_with_the_command_that_makes_them() -> None:
     missing = {name: TopicComparison(name=name) for name in (EVENTS, PENDING)}
     assert texts(picture_of(pending=missing[PENDING])) == [

@@ -428,8 +428,8 @@ class Log(Protocol):
     def wait_for_transactions(self, topic: str) -> None:
         """Return once readers see all of a topic that was committed before this call.
 
-        What was committed behind an open transaction of another identity is seen only once that one has ended. Raises Unavailable
-        if that takes long: the process that began it may be dead. The broker ends it then, after the transaction's time-out.
+        What was committed behind an open transaction of another identity is seen only once that one has ended. Raises HeldUp if
+        that takes long: the process that began it may be dead. The broker ends it then, after the transaction's time-out.
         """
         return
 

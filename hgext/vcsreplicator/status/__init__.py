@@ -56,7 +56,8 @@ class Picture:
     how many notices it lacks, `oldest` the time of the first of them, and `unread` how many at most expired before it read
     them, and when it found that (`look_at_destinations`). `undecoded` has the time of the first document that waits in each
     partition that no decoder has. `reports` are those of relays and destinations, by their key in
-    `services`. `topics` compares all topics with the needed ones (`look_at_topics`). `services_since` is when the first record of
+    `services`. `topics` compares all topics with the needed ones, and `held_up` describes those whose readers wait for the end of
+    a transaction (`look_at_topics`). `services_since` is when the first record of
     `services` was written, None if it is gone. Once the lags were measured, only `absorb` may change levels, because it notes
     what must be measured anew. `promoted` is the time of the newest promotion, 0 if none is known.
     """
@@ -81,6 +82,7 @@ class Picture:
     services_since: float | None = None
     promoted: float = 0.0
     topics: Sequence[TopicComparison] = ()
+    held_up: Sequence[str] = ()
     # What each mirror lacks, by repository, once it was measured; the repositories of which a record came since.
     _lags: dict[str, dict[str, tuple[RepositoryState, Lag]]] | None = field(default=None, init=False, repr=False)
     _touched: set[str] = field(default_factory=set, init=False, repr=False)

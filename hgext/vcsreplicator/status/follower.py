@@ -14,7 +14,7 @@ from itertools import islice
 from ..log import ACKS, ERRORS, NOTICES, ROSTER, SERVICES, STATE, WATCHES, Log, PartitionKey, Record, topics
 from ..log.table import find_beginnings, read_on
 from ..words.clock import Clock, SystemClock
-from ..words.errors import BadConfig, Expired, NotAuthorized
+from ..words.errors import BadConfig, Expired, HeldUp, NotAuthorized
 from ..words.records import DECODE_GROUP, DESTINATION_GROUP, SUBMITTED_KEY, UNREAD, ErrorRecord
 from ..words.shape import try_json
 from . import SILENT, Picture
@@ -165,8 +165,18 @@ def read_picture(log: Log) -> Picture:
 
 
 def look_at_topics(log: Log, picture: Picture) -> None:
-    """Compare the topics of the log with the needed ones."""
+    """Compare the topics of the log with the needed ones, and find those whose readers are held up."""
     picture.topics = log.compare(topics())
+    picture.held_up = [said for each in picture.topics if each.found and (said := _find_held_up(log, each.name))]
+
+
+def _find_held_up(log: Log, topic: str) -> str | None:
+    """Say that readers of a topic wait for a transaction that does not end."""
+    try:
+        log.wait_for_transactions(topic)
+    except HeldUp as error:
+        return str(error)
+    return None
 
 
 def look_at_destinations(log: Log, picture: Picture, raw: str | None = None) -> None:

@@ -29,6 +29,10 @@ def find_topics(picture: Picture, now: float) -> Iterator[Finding]:
             yield from _find_former_counts(picture, topic.found.partitions, now)
         if loss := topic.describe_loss():
             yield Finding(level=Severity.CRITICAL, text=loss)
+    for said in picture.held_up:
+        yield Finding(
+            level=Severity.WARNING, text=f"{said}; until then its readers see nothing newer (docs/log.md, Topics)"
+        )
     yield from _find_risks(picture)
 
 

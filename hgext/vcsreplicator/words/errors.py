@@ -25,6 +25,10 @@ class Changing(Unavailable):
     """A repository changes faster than it is read."""
 
 
+class HeldUp(Unavailable):
+    """Readers of a topic wait for the end of a transaction."""
+
+
 class NoRoom(Unavailable):
     """A disk has no space left; the message names it."""
 

@@ -50,6 +50,8 @@ from hgext.vcsreplicator.log.kafka.options import parse
 from hgext.vcsreplicator.log.kafka.transactor import KafkaTransactor
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.owned import OwnedRecords
+from hgext.vcsreplicator.status import Picture
+from hgext.vcsreplicator.status.follower import look_at_topics
 from hgext.vcsreplicator.words.errors import BadConfig, Fenced, Rejected, Rewound, Unavailable
 from testing.builders.certificates import certificate
 from testing.checks.requests import TRANSACTIONAL, watch_requests
@@ -186,7 +188,7 @@ def test_a_broker_has_the_settings_that_the_page_names(admin: KafkaAdminClient) 
     named = {line.partition("=")[0] for line in block.splitlines()}
     found = admin.describe_configs([ConfigResource("broker", "1")], config_filter="all")
     [[described]] = [kind.values() for kind in found.values()]
-    assert len(named) == 7
+    assert len(named) == 8
     assert named <= set(described)
 
 
@@ -802,6 +804,21 @@ def test_what_is_committed_behind_an_open_transaction_is_waited_for(log: Log, mo
         log.transactor("other").close()
         with contextlib.closing(OwnedRecords(log, STATE, "x/", "one", HandClock())) as next_owner:
             assert next_owner.values == {"a": b"1"}
+
+
+def test_a_topic_whose_readers_wait_for_an_open_transaction_is_found(
+    log: Log, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker, "OPEN_PATIENCE", 0.1)
+    assert isinstance(log, KafkaLog)
+    picture = Picture()
+    with leaving_open(log, "other", NewRecord(topic=SERVICES, key="x", value=b"never")):
+        look_at_topics(log, picture)
+        [said] = picture.held_up
+        assert f"topic {unique_name}.services: a transaction of another process is open" in said
+    log.transactor("other").close()
+    look_at_topics(log, picture)
+    assert not picture.held_up
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from kafka.protocol.consumer.offsets import IsolationLevel
 from kafka.structs import OffsetAndMetadata
 
 from ...words.clock import DAY
-from ...words.errors import BadConfig, ReplicationError, TopicMissing, Unavailable, counted
+from ...words.errors import BadConfig, HeldUp, ReplicationError, TopicMissing, Unavailable, counted
 from .. import LARGEST, SINGLE, NewRecord, PartitionKey, Topic, partition_of
 from .clients import Admin, close_producer, connect, describe_missing, rim, warm
 from .options import KafkaOptions
@@ -203,13 +203,13 @@ class Broker:
             return None
 
     def wait_for_transactions(self, topic: str) -> None:
-        """Wait for the end of the transactions that are open in a topic; raises Unavailable after OPEN_PATIENCE."""
+        """Wait for the end of the transactions that are open in a topic; raises HeldUp after OPEN_PATIENCE."""
         newest = self.offsets(topic, OffsetSpec.LATEST, isolation=IsolationLevel.READ_UNCOMMITTED)
         deadline = time.monotonic() + OPEN_PATIENCE
         while any(end < newest[partition] for partition, end in self.offsets(topic, OffsetSpec.LATEST).items()):
             if time.monotonic() > deadline:
                 open_ = "a transaction of another process is open, which the broker ends after its time-out"
-                raise Unavailable(f"{self.options.url}: topic {self.full(topic)}: {open_}")
+                raise HeldUp(f"{self.options.url}: topic {self.full(topic)}: {open_}")
             time.sleep(0.02)
 
     def offsets(
