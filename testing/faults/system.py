@@ -79,6 +79,16 @@ class System:
         self._patch.setattr(socket, "getaddrinfo", getaddrinfo)
         return asked
 
+    def name_machine(self, name: str, full: str = "") -> None:
+        """Give this machine a name, and a full one, by default the same."""
+        self._patch.setattr(socket, "gethostname", lambda: name)
+        self._patch.setattr(socket, "getfqdn", lambda: full or name)
+
+    def measure_disks(self, measure: Callable[[str], object | None]) -> None:
+        """Give the disk of a folder the state that `measure` returns, its own for None."""
+        read = os.statvfs
+        self._patch.setattr(os, "statvfs", lambda folder: measure(os.fsdecode(folder)) or read(folder))
+
     def note_owners(self) -> list[tuple[str, int, int]]:
         """Give no open file to another user; return a list of what would be given: path, user and group."""
         given: list[tuple[str, int, int]] = []

@@ -20,7 +20,6 @@ from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
-from rich.console import Console, Group
 
 from hgext.vcsreplicator.cli import asking, status
 from hgext.vcsreplicator.cli.options import relay_of
@@ -35,6 +34,7 @@ from hgext.vcsreplicator.words.records import ServiceTrouble
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.aggregator.states import some_state
 from testing.faults.folding import ignore_case
+from testing.faults.system import System
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ Disks = dict[str, int | Callable[[], object]]
 
 
 @pytest.fixture
-def disks(master: Path, monkeypatch: pytest.MonkeyPatch) -> Disks:
+def disks(master: Path, system: System) -> Disks:
     """Bytes that are left on the disks of folders, below 0 if inodes are lacking; or what a disk does, and its flags."""
     left: Disks = {}
     (master / "blobs").mkdir()
@@ -133,7 +133,7 @@ def disks(master: Path, monkeypatch: pytest.MonkeyPatch) -> Disks:
         counts = {"f_bavail": abs(free), "f_files": 9, "f_favail": 9 * (free >= 0)}
         return SimpleNamespace(f_blocks=1 << 20, f_frsize=1, f_flag=flags, **counts)
 
-    monkeypatch.setattr(asking, "os", SimpleNamespace(**{**vars(os), "statvfs": measure}))
+    system.measure_disks(measure)
     return left
 
 
@@ -244,34 +244,24 @@ def test_status_names_the_full_disks_that_check_names(master: Path, disks: Disks
 
 
 def test_a_watched_status_names_what_is_found_on_this_machine(
-    master: Path, disks: Disks, monkeypatch: pytest.MonkeyPatch
+    master: Path, disks: Disks, between_views: Callable[..., None]
 ) -> None:
     disks[f"{master}/blobs"] = 0
-    screen = Console(record=True, width=400)
-    monkeypatch.setattr(status, "_watch", lambda view: screen.print(view()))
-    CliRunner().invoke(program, ["status", "--watch", "--config", str(master / "x.toml")])
-    shown = screen.export_text()
+    between_views()
+    shown = CliRunner().invoke(program, ["status", "--watch", "--config", str(master / "x.toml")]).output
     assert "its outbox cannot be read" in shown
     assert "no space left on its disk" in shown
 
 
 @pytest.mark.parametrize(("look", "still"), [(math.inf, True), (0.0, False)])
 def test_a_watched_status_does_not_read_all_outboxes_for_each_view(
-    master: Path, monkeypatch: pytest.MonkeyPatch, look: float, still: bool
+    master: Path, monkeypatch: pytest.MonkeyPatch, between_views: Callable[..., None], look: float, still: bool
 ) -> None:
-    screen = Console(record=True, width=400)
-
-    def watch(view: Callable[[], Group]) -> None:
-        view()
-        (master / "repos/one/.hg/store/outbox.0001.log").unlink()
-        screen.print(view())
-
-    monkeypatch.setattr(status, "LOOK", look, raising=False)
-    monkeypatch.setattr(status, "_watch", watch)
-    CliRunner().invoke(program, ["status", "--watch", "--config", str(master / "x.toml")])
-    shown = screen.export_text()
-    assert "the relay hg://master has never sent a heartbeat" in shown
-    assert ("its outbox cannot be read" in shown) is still
+    monkeypatch.setattr(status, "LOOK", look)
+    between_views((master / "repos/one/.hg/store/outbox.0001.log").unlink)
+    shown = CliRunner().invoke(program, ["status", "--watch", "--config", str(master / "x.toml")]).output
+    assert shown.count("the relay hg://master has never sent a heartbeat") == 2
+    assert shown.count("its outbox cannot be read") == 1 + still
 
 
 def test_what_a_running_relay_reports_is_said_and_no_outbox_is_read(master: Path) -> None:

@@ -29,16 +29,15 @@ pytestmark = pytest.mark.processes
 
 
 @pytest.fixture(autouse=True)
-def numbers(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+def numbers(bench: Bench, system: System) -> dict[int, int]:
     """Numbers of file systems by the inodes of the folders that count as roots of one."""
     numbers: dict[int, int] = {}
-    read = os.statvfs
 
-    def statvfs(path: str) -> object:
+    def measure(path: str) -> object | None:
         number = numbers.get(os.stat(path).st_ino)
-        return read(path) if number is None else SimpleNamespace(f_fsid=number)
+        return None if number is None else SimpleNamespace(f_fsid=number)
 
-    monkeypatch.setattr(os, "statvfs", statvfs)
+    system.measure_disks(measure)
     numbers[bench.root.stat().st_ino] = 7
     return numbers
 

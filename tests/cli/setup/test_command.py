@@ -246,11 +246,8 @@ def test_ssh_is_asked_about_the_port_of_the_master(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(("full", "expected"), [("hg.example", "hg.example"), ("localhost.localdomain", "vm")])
-def test_a_machine_is_not_named_as_its_loopback(
-    full: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(setup.socket, "getfqdn", lambda: full)
-    monkeypatch.setattr(setup.socket, "gethostname", lambda: "vm")
+def test_a_machine_is_not_named_as_its_loopback(full: str, expected: str, tmp_path: Path, system: System) -> None:
+    system.name_machine("vm", full)
     run(tmp_path, "--yes")
     assert f'source = "hg://{expected}"' in (tmp_path / "etc/vcsreplicator.toml").read_text()
 

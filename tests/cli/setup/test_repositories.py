@@ -5,6 +5,7 @@ import grp
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from mercurial import ui as uimod
@@ -14,6 +15,7 @@ from hgext.vcsreplicator.cli.setup.repositories import Examination, ProblemKind,
 from hgext.vcsreplicator.cli.verbs import program
 from hgext.vcsreplicator.hg.relaying import MasterRepositories
 from pushlog.versions import factory, initialize
+from testing.faults.system import System
 
 OWN_GROUP = grp.getgrgid(os.getegid()).gr_name
 
@@ -99,11 +101,11 @@ def test_all_repositories_lack_a_group_that_is_not_made_yet(tmp_path: Path, monk
 
 
 @pytest.mark.usefixtures("shared")
-def test_a_mirror_without_room_for_all_repositories_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mirror_without_room_for_all_repositories_is_named(tmp_path: Path, system: System) -> None:
     make(tmp_path / "repos", "a")
     (tmp_path / "repos/a/.hg/store/00changelog.i").write_bytes(b"x" * 1000)
     (tmp_path / "repos/a/.hg/store/00changelog.i").chmod(0o664)
-    monkeypatch.setattr(repositories, "_find_room", lambda folder: 999)
+    system.measure_disks(lambda _: SimpleNamespace(f_frsize=1, f_blocks=9999, f_bfree=1999, f_bavail=999))
     examined = examine(str(tmp_path / "repos"), str(tmp_path / "copies"))
     assert examined.size > 1000
     [reason] = [problem.reason for problem in examined.problems if problem.kind is ProblemKind.ROOM]

@@ -14,6 +14,7 @@ from notifier.services.guardian.state import GuardianState, QueueDeletion, Queue
 from testing.builders.log.memorylog import MemoryLog
 from testing.builders.notifier.notices import with_topics
 from testing.clock import HandClock
+from testing.faults.system import System
 from tests.notifier.services.guardian.conftest import some_settings
 
 DELETION = QueueDeletion(queue="queue/bob/q", owner="bob@owners.example", messages=9)
@@ -59,8 +60,8 @@ def test_guardians_of_two_virtual_hosts_share_a_log(log: MemoryLog) -> None:
     assert find_last_round(some_settings(), log) is None
 
 
-def test_the_name_of_a_virtual_host_tells_brokers_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("socket.gethostname", lambda: "here")
+def test_the_name_of_a_virtual_host_tells_brokers_apart(system: System) -> None:
+    system.name_machine("here")
     urls = ("amqp://u@127.0.0.1:10//", "amqps://u@broker.example/a%2Fb", "amqp://u@broker.example")
     names = [some_settings(broker_url=url).name for url in urls]
     assert names == ["here:10/%2F", "broker.example:5671/a%2Fb", "broker.example:5672/%2F"]
