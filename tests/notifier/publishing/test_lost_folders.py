@@ -13,6 +13,7 @@ from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from notifier.destinations.state import Kind, RequestRecord, StateDatabase
 from notifier.destinations.webhook.changes import request_subscription
+from notifier.destinations.webhook.deliveries import Deliveries
 from notifier.destinations.webhook.destination import Webhooks, WebhookSettings
 from notifier.destinations.webhook.subscription import Subscription
 from notifier.publishing.courier import Courier, _DeliveryLoop
@@ -105,8 +106,8 @@ class Site:
         self.log.fail_commits = []
 
     def list_found(self) -> dict[str, bool]:
-        found = self.hooks._deliveries.subscriptions.all()
-        return {each.name: each.paused_reason is not None for each in found}
+        with closing(Deliveries(str(self.folder / "deliveries.db"))) as deliveries:
+            return {each.name: each.paused_reason is not None for each in deliveries.subscriptions.all()}
 
 
 @pytest.mark.parametrize("seed", seeds(50))

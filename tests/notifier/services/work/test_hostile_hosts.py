@@ -199,7 +199,7 @@ def test_names_of_files_in_changesets_lead_nowhere(
     repository = f"out{len(name)}"
     subprocess.run([sys.executable, "-c", LEADING_OUT, host.folder / repository, name], check=True)
     before = set(tmp_path.rglob("*"))
-    nodes = host._read(repository)
+    nodes = [*host.changesets(repository)]
     with contextlib.suppress(HgFailed, CloneUnavailable):
         read(tmp_path / "clones", server, host.url(repository), nodes)
     made = set(tmp_path.rglob("*")) - before - {tmp_path / "clones"}
