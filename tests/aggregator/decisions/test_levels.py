@@ -7,7 +7,7 @@ import pytest
 
 from hgext.vcsreplicator.aggregator.decisions.levels import _takes_back
 from hgext.vcsreplicator.log import ACKS
-from hgext.vcsreplicator.words.records import Ack
+from hgext.vcsreplicator.words.records import Ack, MirrorHeartbeat
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.aggregator.chains import Chain
 from testing.builders.aggregator.fed_aggregation import FedAggregation
@@ -37,10 +37,11 @@ def test_a_level_takes_back_only_what_it_does_not_repeat(
 
 
 def test_of_the_processes_that_report_as_a_mirror_the_last_two_are_known() -> None:
-    levels = FedAggregation("alpha").aggregation.levels
-    for offset, instance in enumerate(["a", "b", "c", "b"]):
-        levels._hear("alpha", instance, offset)
-    assert levels.list_namesakes() == {"alpha": {"c": 2, "b": 3}}
+    fed = FedAggregation("alpha")
+    for instance in ("a", "b", "a", "c"):
+        beat = MirrorHeartbeat(mirror="alpha", time=1.0, positions={}, version="1", instance=instance)
+        fed.aggregation.levels.take(fed.record(ACKS, "alpha", to_json(beat)), fed.now)
+    assert fed.aggregation.levels.list_namesakes() == {"alpha": {"a": 2, "c": 3}}
 
 
 def test_a_doubted_level_is_recorded_once_with_its_mirror_and_event() -> None:

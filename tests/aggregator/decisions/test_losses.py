@@ -227,7 +227,7 @@ def test_events_that_pending_lost_are_announced_and_leave_nothing() -> None:
     fed.topics[PENDING].clear()
     fed.restart()
     fed.read_again()
-    assert len(fed.aggregation.events._memory.output.messages) == 3
+    assert len(fed.aggregation.output.messages) == 3
     fed.write()
     assert fed.commit() == [1, 2, 3]
     assert fed.topics[PENDING] == {}

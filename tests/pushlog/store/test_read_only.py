@@ -85,7 +85,7 @@ def missing(folder, log):
 def test_reads_answer_from_the_file(root, tmp_path, state):
     folder = tmp_path / "copy"
     shutil.copytree(root / "golden", folder)
-    repository = Site(folder)._application._repos[0]._repo.unfiltered()
+    repository = Site(folder).repository
     log = Pushlog(repository)
     with repository.lock(), repository.transaction(b"test") as tr:
         session_of(log, tr)

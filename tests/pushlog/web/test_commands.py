@@ -608,7 +608,7 @@ def test_a_database_behind_the_file_shows_what_the_file_has(copy):
     from tests.pushlog.conftest import Site as _Site
 
     site = _Site(copy)
-    repository = site._application._repos[0]._repo.unfiltered()
+    repository = site.repository
     log = storage.Pushlog(repository)
     with repository.lock(), repository.transaction(b"test") as tr:
         session_of(log, tr)
