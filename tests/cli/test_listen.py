@@ -20,6 +20,8 @@ from notifier.clients.amqp.connection import translated
 from notifier.destinations.pulse import listener
 from notifier.destinations.pulse.listener import ListenSettings, ReceivedMessage
 
+pytestmark = pytest.mark.usefixtures("within_the_run")
+
 
 def listened(
     monkeypatch: pytest.MonkeyPatch,
@@ -37,8 +39,6 @@ def listened(
         return 1
 
     monkeypatch.setattr(listener, "listen", hand_on_one)
-    monkeypatch.setattr(listen, "stop_on_signals", lambda: None)
-    monkeypatch.setattr(listen, "configure_logging", lambda service: None)
     ended = CliRunner().invoke(listen.command, ["amqp://127.0.0.1/", "exchange/a/b", *words], catch_exceptions=False)
     assert ended.exit_code == 0
     return ended.stdout

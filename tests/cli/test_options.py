@@ -94,6 +94,7 @@ def test_a_repository_named_in_the_place_of_a_mirror_is_told_its_option(file: Pa
     )
 
 
+@pytest.mark.usefixtures("within_the_run")
 @pytest.mark.parametrize(
     ("names", "port", "key"),
     [
@@ -114,7 +115,6 @@ def test_verify_of_one_mirror_listens_at_an_address_of_its_own(
         heard.append((*listen, key.removeprefix(f"{file}: ")))
         return 0
 
-    monkeypatch.setattr("hgext.vcsreplicator.cli.verify.configure_logging", lambda role: None)
     monkeypatch.setattr("hgext.vcsreplicator.cli.verify.serve", serve)
     assert run(file, "verify", "--continuous", *names).exit_code == 0
     assert heard == [("127.0.0.1", port, key)]

@@ -12,7 +12,7 @@ from hgext.vcsreplicator.demo import preparation
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.errors import BadConfig, Refused
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("within_the_run")]
 
 EXCHANGE = "exchange/hgpushes/v2"
 PLAIN, PASSWORD = "plain-text", "password-in-url"
@@ -28,7 +28,6 @@ def nothing_connects(monkeypatch: pytest.MonkeyPatch) -> None:
         raise Reached
 
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    monkeypatch.setattr("hgext.vcsreplicator.cli.listen.configure_logging", lambda role: None)
     monkeypatch.setattr("notifier.destinations.pulse.listener.listen", reach)
     monkeypatch.setattr(preparation, "open_log", reach)
     monkeypatch.setattr(preparation, "_create_topic_and_bucket", reach)

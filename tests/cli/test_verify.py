@@ -19,6 +19,7 @@ def make_verdict(path: str) -> Verdict:
     return Verdict(mirror="alpha", repository="1" * 32, path=path, outcome=ComparisonOutcome.MISSING, note=note)
 
 
+@pytest.mark.usefixtures("within_the_run")
 def test_what_verify_waits_for_is_said_before_the_verdicts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def compare(*_: object, foretell: Callable[[Verdict], None], report: Callable[[Verdict], None], **__: Any) -> Round:
         foretell(make_verdict("first"))
@@ -27,7 +28,6 @@ def test_what_verify_waits_for_is_said_before_the_verdicts(monkeypatch: pytest.M
         return Round(left_out=0, undone=0)
 
     monkeypatch.setattr(verify.verify, "compare", compare)
-    monkeypatch.setattr(verify, "stop_on_signals", lambda: None)
     url = f"sqlite:///{str(tmp_path / 'log.db').lstrip('/')}"
     file = tmp_path / "x.toml"
     file.write_text(f'log = "{url}"\n[mirror.alpha]\nroot = "{tmp_path}"\n')
