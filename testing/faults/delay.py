@@ -28,7 +28,8 @@ class DelayingProxy:
         self.target = 0
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         self.port = int(self._listener.getsockname()[1])
-        self._ends: list[socket.socket] = []
+        # Of the connections that last.
+        self._ends = set[socket.socket]()
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -37,7 +38,7 @@ class DelayingProxy:
     def __exit__(self, *error: object) -> None:
         self.requests.set()
         self.answers.set()
-        for end in (self._listener, *self._ends):
+        for end in (self._listener, *tuple(self._ends)):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
@@ -51,14 +52,27 @@ class DelayingProxy:
                 except OSError:
                     client.close()
                     continue
-                self._ends += [client, server]
-                waiting: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
-                for pump in (
-                    lambda c=client, s=server: self._pass(c, s),
-                    lambda s=server, w=waiting: self._hold(s, w),
-                    lambda c=client, w=waiting: self._let_go(c, w),
-                ):
-                    threading.Thread(target=pump, daemon=True).start()
+                threading.Thread(target=self._serve, args=(client, server), daemon=True).start()
+
+    def _serve(self, client: socket.socket, server: socket.socket) -> None:
+        """Pass all on, and close both ends once there is no more."""
+        self._ends |= {client, server}
+        waiting: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
+        pumps = [
+            threading.Thread(target=self._pass, args=(client, server), daemon=True),
+            threading.Thread(target=self._hold, args=(server, waiting), daemon=True),
+        ]
+        for pump in pumps:
+            pump.start()
+        self._let_go(client, waiting)
+        for end in (client, server):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        for pump in pumps:
+            pump.join()
+        self._ends -= {client, server}
+        client.close()
+        server.close()
 
     def _pass(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
