@@ -68,9 +68,15 @@ SEAMS = {
     "mercurial.hgweb.hgwebdir_mod_inner": {
         "cspvalues": "ui",
         "hgwebdir.templater": "self req nonce",
+        "staticfile": "templatepath directory fname res",
     },
     "mercurial.hgweb.request": {"wsgiresponse.sendresponse": "self"},
-    "mercurial.hgweb.webcommands": {"_search": "web", "comparison": "web", "graph": "web"},
+    "mercurial.hgweb.webcommands": {
+        "_search": "web",
+        "comparison": "web",
+        "graph": "web",
+        "staticfile": "templatepath directory fname res",
+    },
     "mercurial.hgweb.webutil": {
         "children": "ctx hide",
         "commonentry": "repo ctx",

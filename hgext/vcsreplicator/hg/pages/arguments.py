@@ -5,6 +5,7 @@ Mercurial decodes arguments as it goes, and raises what Python raises. Here each
 is the only exception that is the client's mistake. Over SSH nothing changes.
 """
 
+import errno
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -34,6 +35,8 @@ class BadArgument(ValueError):
 def install() -> None:
     """Check arguments in a process of pages, from now on, or raise MissingSeam."""
     seams.wrap("mercurial.hgweb.common", "ispathsafe", _find_path)
+    for module in ("hgwebdir_mod_inner", "webcommands"):
+        seams.wrap(f"mercurial.hgweb.{module}", "staticfile", _send_static_file)
     seams.wrap("mercurial.hgweb.webcommands", "comparison", _compare)
     seams.wrap("mercurial.hgweb.webcommands", "graph", _show_graph)
     seams.wrap("mercurial.wireprotoserver", "httpv1protocolhandler.getargs", _read_arguments)
@@ -47,6 +50,17 @@ def _find_path(orig: Callable[[bytes], bool], path: bytes) -> bool:
     if not orig(path):
         raise ErrorResponse(HTTP_NOT_FOUND)
     return True
+
+
+def _send_static_file(orig: Callable[..., Any], *given: Any) -> Any:
+    """Answer 404 for a name that no file can have: hgweb would blame the server."""
+    try:
+        return orig(*given)
+    except ErrorResponse as answered:
+        problem = answered.__context__
+        if isinstance(problem, OSError) and problem.errno in (errno.ENAMETOOLONG, errno.ENOTDIR):
+            raise ErrorResponse(HTTP_NOT_FOUND) from None
+        raise
 
 
 def _show_graph(orig: Callable[..., Any], web: Any) -> Any:
