@@ -159,7 +159,7 @@ class Mirror(Process):
         seals = OwnSeals(self.mirror, Path(self.settings.folder))
         seals.take_roster(try_json(Roster, table.value(ROSTER, ROSTER_KEY)) or Roster())
         records, unsealed = seals.choose(table, service._find_own_records(self.settings, table))
-        acks = service._read_acks(self.settings, records)
+        acks = service._read_acks(self.settings, records.items())
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._pool, self._writer = Pool(), AckWriter(self.log, self.settings.group, self._inbox.put, seals)
         supervisor = Supervisor(

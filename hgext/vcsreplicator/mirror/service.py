@@ -7,9 +7,10 @@ import os
 import queue
 import random
 import stat
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -75,8 +76,7 @@ def run(settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Cal
         seals, records, unsealed = _open_seals(settings, table, root)
         # The values alone: the other half of a table would be as large as all that the supervisor keeps.
         states = {key: table.records.pop((topic, key)).value for topic, key in [*table.records] if topic == STATE}
-        own_acks = _read_acks(settings, records)
-        del records
+        own_acks = _read_acks(settings, _take_out(records))
         writer = AckWriter(log, settings.group, inbox.put, seals)
         namesakes = Namesakes(settings, instance_of(Path(settings.folder)), table.positions[ACKS, 0])
         last_beat = table.records.get((ACKS, settings.name))
@@ -206,8 +206,8 @@ def _adopt(
     del found
     # What is taken over makes room.
     supervisor.startup.adopt_all((left.pop() for _ in range(len(left))), own_acks)
-    for key in [*states]:
-        supervisor.control.load(STATE, key, states.pop(key))
+    for key, value in _take_out(states):
+        supervisor.control.load(STATE, key, value)
     supervisor.startup.prune_deletions(own_acks)
     pool.fill()
     return True
@@ -304,7 +304,7 @@ def _open_seals(
     if beat is not None and not seals.is_own(beat):
         del table.records[ACKS, settings.name]  # another program's: it says nothing of this root
     with _naming_folder(settings, "root", settings.root):
-        root.refuse_empty(partial(_read_acks, settings, records), table)
+        root.refuse_empty(partial(_read_acks, settings, records.items()), table)
     own, unsealed = seals.choose(table, records)
     return seals, own, {key.partition("/")[2] for key in unsealed}
 
@@ -316,12 +316,20 @@ def _find_own_records(settings: MirrorSettings, table: Table) -> dict[str, Recor
     return {key: table.records.pop((ACKS, key)) for key in keys}
 
 
-def _read_acks(settings: MirrorSettings, records: Mapping[str, Record]) -> dict[str, Ack]:
+def _take_out(items: dict[str, T]) -> Iterator[tuple[str, T]]:
+    """Yield the items in order, and keep none: what is made of them takes their room."""
+    keys = [*items][::-1]
+    while keys:
+        key = keys.pop()
+        yield key, items.pop(key)
+
+
+def _read_acks(settings: MirrorSettings, records: Iterable[tuple[str, Record]]) -> dict[str, Ack]:
     """Return the acks in these records by repository, without unreadable ones."""
     acks = {}
-    for key, record in records.items():
+    for key, record in records:
         try:
-            acks[key.removeprefix(f"{settings.name}/")] = from_json(Ack, record.value or b"")
+            acks[sys.intern(key.removeprefix(f"{settings.name}/"))] = from_json(Ack, record.value or b"")
         except Exception as error:
             logger.error("ack not understood", key=key, reason=str(error)[:300])
     return acks

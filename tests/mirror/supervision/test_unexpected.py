@@ -194,4 +194,4 @@ def test_an_unreadable_level_of_its_own_is_passed_over_at_the_start(bench: Bench
     bench.log.append([NewRecord(topic=ACKS, key=key, value=value)])
     records = _find_own_records(bench.settings, read_table(bench.log, ACKS))
     assert records.keys() == {key}
-    assert _read_acks(bench.settings, records) == {}
+    assert _read_acks(bench.settings, records.items()) == {}

@@ -120,8 +120,8 @@ class AckBook:
         if following.checkpoint is None and following.log.sent_ack is None and following.note is None:
             return False
         ack, former = self._make_ack(following), following.log.sent_ack
-        following.change(following.acknowledge(ack))  # an equal one shares the texts of the checkpoint
         if ack != former:
+            following.change(following.acknowledge(ack))
             if ack.serving > following.log.noticed:
                 ack = self._writer.sign(ack)
             self._writer.ack(f"{self._name}/{following.id}", to_json(ack))
