@@ -141,9 +141,8 @@ def test_a_broker_that_lacks_an_extension_fails(guarded: Guarded, monkeypatch: p
         channel.queue_bind(self._name_queue("short"), self._exchange, "short")
 
     monkeypatch.setattr(trial.Trial, "_declare", declare_without_limit)
-    monkeypatch.setattr("kombu.transport.pyamqp.Channel.basic_qos", lambda *_: None)
-    monkeypatch.setattr("kombu.transport.pyamqp.Channel.confirm_select", lambda *_: None)
-    monkeypatch.setattr("kombu.transport.pyamqp.Channel.basic_get", lambda *_: None)
+    for call in ("basic_qos", "confirm_select", "basic_get"):
+        monkeypatch.setattr(f"kombu.transport.pyamqp.Channel.{call}", lambda *_: None)
     monkeypatch.setattr(trial, "TURNS", 1)
     assert marks(checked(guarded.settings), CheckMark.FAIL) >= {
         Requirement.CONFIRMS,
