@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from hgext.vcsreplicator.log import STATE, Log, NewRecord, Positions, partition_of, topics
+from hgext.vcsreplicator.log import EVENTS, STATE, Log, NewRecord, Positions, partition_of, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.outbox import file as outbox_file
-from hgext.vcsreplicator.outbox.losses import EventPlace
 from hgext.vcsreplicator.relay import loss
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.shape import to_json
@@ -490,7 +489,7 @@ def test_a_partition_without_a_leader_hides_no_loss_in_another() -> None:
     assert not watch.partitions.is_doubted(0)
 
 
-def test_partitions_behind_a_slow_one_are_checked_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partitions_behind_a_slow_one_are_checked_too() -> None:
     log, clock = MemoryLog(), HandClock()
     log.create(topics(partitions=3))
     watch = loss.LossWatch(log, lambda repository: None, clock)
@@ -498,15 +497,13 @@ def test_partitions_behind_a_slow_one_are_checked_too(monkeypatch: pytest.Monkey
     for partition in range(3):
         sent(log, watch, names[partition])
         watch.doubt(f"/{names[partition]}")
-    check = loss.find_standing
 
-    def check_slowly(log: Log, places: Mapping[int, EventPlace], *, beginnings: Positions) -> set[int]:
-        if {0, 1} & set(places):
+    def answer_slowly(positions: Positions) -> None:
+        if {(EVENTS, 0), (EVENTS, 1)} & positions.keys():
             clock.advance(loss.CHECK)
             raise Unavailable("no answer")
-        return check(log, places, beginnings=beginnings)
 
-    monkeypatch.setattr(loss, "find_standing", check_slowly)
+    log.before["reader"] = answer_slowly
     for _ in range(3):
         with pytest.raises(Unavailable):
             watch.check_partitions()
