@@ -273,9 +273,9 @@ def test_an_outage_of_the_log_lets_no_notice_be_forgotten() -> None:
     assert list_seqs(here, chain) == [1, 2, 3]
 
 
-def test_a_start_with_nothing_written_reads_no_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_with_nothing_written_reads_no_notice() -> None:
     here = Aggregator()
     here.push_some(Chain("x"))
-    monkeypatch.setattr(recent_notices, "read_records", lambda *_: pytest.fail("notices were read"))
+    here.log.before["reader"] = lambda *_: pytest.fail("notices were read")
     recent = RecentNotices(here.clock)
     assert recent.find_lost(here.log, threading.Event(), lambda notice: True) == []
