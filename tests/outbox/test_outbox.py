@@ -457,11 +457,11 @@ def test_an_outbox_ends_only_at_the_mark_of_its_newest_event(box):
     assert box.ends_at(replace(last, segment=2)) is False
 
 
-def test_where_nothing_is_preallocated_the_size_tells_the_end(box, tmp_path, monkeypatch):
+def test_where_nothing_is_preallocated_the_size_tells_the_end(box, tmp_path, system):
     box.append(Transaction(), entries(1))
     (last,) = (place.sent() for place in box.unsent())
     os.truncate(tmp_path / "outbox.0001.log", last.end)
-    monkeypatch.setattr(box, "_open_segment", None)
+    system.watch(lambda _: pytest.fail("it was opened"), "os.open", at="*/outbox.0001.log")
     assert box.ends_at(last) is True
 
 

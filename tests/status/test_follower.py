@@ -6,7 +6,6 @@ from typing import NoReturn
 import pytest
 
 from hgext.vcsreplicator.log import SERVICES, STATE, NewRecord, topics
-from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.status.follower import FRESH, WATCH, Follower
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.records import AggregatorHeartbeat
@@ -213,17 +212,15 @@ def test_the_present_is_told_in_bounded_time_though_readings_take_long() -> None
     assert len(pauses) < 3
 
 
-def test_a_first_reading_that_takes_long_makes_no_dead_service_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_reading_that_takes_long_makes_no_dead_service_fresh() -> None:
     watched = Watched()
     watched.beat()
     watched.wait(100.0)
     follower = Follower(watched.log, watched.own)
-    update = follower.update
 
-    def read_slowly() -> Picture:
-        monkeypatch.setattr(follower, "update", update)
+    def read_slowly(*_: object) -> None:
+        watched.log.before.clear()
         watched.wait(WATCH - 2.0)
-        return update()
 
-    monkeypatch.setattr(follower, "update", read_slowly)
+    watched.log.before["ends"] = read_slowly
     assert follower.picture.silence("aggregator", follower.present(watched.wait)) > 60.0

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What a power cut took, or a lost disk, stays refused until it is served again, or until nothing says that it ever comes."""
 
+import errno
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -148,14 +149,14 @@ def test_a_restored_backup_in_the_same_boot_is_no_power_cut(machine: Machine) ->
     assert not machine.is_refused
 
 
-def test_a_service_that_starts_again_in_the_same_boot_needs_no_room(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_service_that_starts_again_in_the_same_boot_needs_no_room(machine: Machine, system: System) -> None:
     machine.boot("second")
     machine.start(acked=5, serving=3)
-    monkeypatch.setattr(boot, "write", lambda *_: pytest.fail("on a full disk the service would end"))
-    losses = machine.start(acked=3, serving=3)
-    assert (machine.is_refused, list(losses._lacking)) == (True, ["id"])
+    system.refuse(errno.ENOSPC, "os.rename", at=f"{machine.root}/*")  # then the service would end
+    machine.start(acked=3, serving=3)
+    found = boot.read(str(machine.root))
+    assert found is not None
+    assert (machine.is_refused, list(found.lacking)) == (True, ["id"])
 
 
 def test_a_full_disk_keeps_a_repository_refused_until_there_is_room(
