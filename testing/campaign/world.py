@@ -212,6 +212,8 @@ class World(Stage):
         """Ask for a change of the roster, and later for the state before it."""
         verb, back, rules, repository, key = Verb.DEACTIVATE, Verb.ACTIVATE, None, None, None
         if fault.strike is Strike.DEACTIVATE_FOR:
+            if not self.outboxes:
+                return  # no repository is made yet
             repository = [*self.outboxes][fault.calls % len(self.outboxes)]
         elif fault.strike is Strike.RULES:
             verb, back = Verb.RULES, Verb.RULES
