@@ -441,6 +441,15 @@ def test_pushes_that_both_files_of_the_pushlog_lack_are_brought_again(bench: Ben
         eventually(lambda: equal(bench, patient) and bench.notes() == [], "the repository whole")
 
 
+def make_healer(bench: Bench, patient: Author, monkeypatch: pytest.MonkeyPatch) -> tuple[TaskRunner, Task]:
+    """A worker's side of a heal in this process, and the task for a repository that cannot be read."""
+    monkeypatch.setenv("HGRCPATH", str(bench.root / "~vcsreplicator/worker.hgrc"))
+    monkeypatch.setenv("HGRCSKIPREPO", "1")
+    runner = TaskRunner(bench.settings(), OpenRepositories(prepare(), 4), SystemClock())
+    task = Task(repository=patient.repository, path=patient.path, folder=str(bench.where(patient)), heal=Reason.CORRUPT)
+    return runner, task
+
+
 class Killed(BaseException):
     """Instead of a kill."""
 
@@ -456,10 +465,7 @@ def test_a_damaged_repository_never_returns_after_a_kill_at_exchange(
     with bench.mirror():
         bench.wait_applied(patient)
     flip(bench.where(patient) / ".hg/store/data/file.i", 1000)
-    monkeypatch.setenv("HGRCPATH", str(bench.root / "~vcsreplicator/worker.hgrc"))
-    monkeypatch.setenv("HGRCSKIPREPO", "1")
-    runner = TaskRunner(bench.settings(), OpenRepositories(prepare(), 4), SystemClock())
-    task = Task(repository=patient.repository, path=patient.path, folder=str(bench.where(patient)), heal=Reason.CORRUPT)
+    runner, task = make_healer(bench, patient, monkeypatch)
 
     def kill(*_: object) -> None:
         raise Killed
@@ -481,10 +487,7 @@ def test_a_copy_that_is_not_as_the_master_takes_the_place_of_nothing(
     push(bench, patient)
     with bench.mirror():
         bench.wait_applied(patient)
-    monkeypatch.setenv("HGRCPATH", str(bench.root / "~vcsreplicator/worker.hgrc"))
-    monkeypatch.setenv("HGRCSKIPREPO", "1")
-    runner = TaskRunner(bench.settings(), OpenRepositories(prepare(), 4), SystemClock())
-    task = Task(repository=patient.repository, path=patient.path, folder=str(bench.where(patient)), heal=Reason.CORRUPT)
+    runner, task = make_healer(bench, patient, monkeypatch)
     store = (bench.where(patient) / ".hg/store").stat().st_ino
     asked = snapshot.master_fingerprint
 
@@ -509,10 +512,7 @@ def test_a_repository_heals_from_a_master_that_changes_all_the_time(
     push(bench, patient)
     with bench.mirror():
         bench.wait_applied(patient)
-    monkeypatch.setenv("HGRCPATH", str(bench.root / "~vcsreplicator/worker.hgrc"))
-    monkeypatch.setenv("HGRCSKIPREPO", "1")
-    runner = TaskRunner(bench.settings(), OpenRepositories(prepare(), 4), SystemClock())
-    task = Task(repository=patient.repository, path=patient.path, folder=str(bench.where(patient)), heal=Reason.CORRUPT)
+    runner, task = make_healer(bench, patient, monkeypatch)
     store = (bench.where(patient) / ".hg/store").stat().st_ino
 
     def change(*_: object) -> None:

@@ -150,6 +150,15 @@ def test_hg_init_makes_nothing_if_its_root_takes_no_note(master: Master) -> None
     assert not (master.root / "one").exists()
 
 
+def test_hg_init_where_an_old_repository_is_makes_it_no_new_one(master: Master, log: Log) -> None:
+    old = str(master.root / "old")
+    master.operate("init", old, "--config", "extensions.vcsreplicator=!")
+    assert "already exists" in master.operate("init", old, check=False)
+    with running_relay(master.settings(), log):
+        eventually(lambda: "old" in events(log))
+    assert events(log)["old"][0].detail == {"origin": "adopted"}
+
+
 def test_a_deletion_without_its_event_is_finished_by_the_relay(master: Master, log: Log) -> None:
     master.create("one")
     extension = master.folder / "wrapper.py"

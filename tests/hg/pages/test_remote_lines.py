@@ -3,10 +3,13 @@
 
 import os
 import subprocess
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from hgext.vcsreplicator.hg.pages import remote_lines
 from testing.builders.master.pushing import Master, new_master
 from testing.warm_hg import shared_hg
 
@@ -62,3 +65,26 @@ def test_a_client_that_reads_late_gets_all_lines() -> None:
         said = master.push("one", "--config", f"ui.ssh={slow}")
         whole = said.replace("\nremote: ", "")  # the client divides lines, too, where a read ended
         assert whole.count("a line that is printed under the lock") == 3000
+
+
+def test_a_client_that_reads_a_little_now_and_then_holds_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each piece waits less than the limit; together they would take a minute."""
+    monkeypatch.setattr(remote_lines, "PATIENCE", 0.5)
+    end, begin = os.pipe()
+    ended = threading.Event()
+
+    def read_slowly() -> None:
+        while not ended.wait(0.2):
+            os.read(end, 4096)
+
+    reader = threading.Thread(target=read_slowly)
+    with open(begin, "wb", buffering=0) as file:
+        lines, started = remote_lines.RemoteLines(file), time.monotonic()
+        reader.start()
+        try:
+            lines.write(b"x" * 1_300_000)
+            assert time.monotonic() - started < 30
+        finally:
+            ended.set()
+            reader.join()
+    os.close(end)

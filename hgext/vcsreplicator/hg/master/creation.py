@@ -64,7 +64,10 @@ def _reserve_name(
     from . import formats, twins
 
     formats.refuse_created(ui, createopts, requirements)
-    return _noted(twins.reserved(ui, path, folder, configuration.roots), settings.root_of(configuration, folder), path)
+    reserved = twins.reserved(ui, path, folder, configuration.roots)
+    if os.path.lexists(os.path.join(folder, ".hg")):  # Mercurial refuses it
+        return reserved
+    return _noted(reserved, settings.root_of(configuration, folder), path)
 
 
 @contextlib.contextmanager
