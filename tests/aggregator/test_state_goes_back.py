@@ -332,6 +332,18 @@ def test_a_state_that_lost_less_than_a_heartbeats_worth_is_written_again(written
     assert (here.state(chain).noticed, here.state(other).noticed) == (7, 1 + written)
 
 
+def test_a_state_that_is_made_of_what_waits_is_written_again() -> None:
+    """Or a mirror that lost the repository would never know that it was deleted, and its deletion would wait for that mirror."""
+    here, chain = Installation(), Chain("x")
+    here.step()
+    older = here.log.copied(STATE)
+    send(here.log, [*chain.take(4), chain.next(Type.DELETED)])
+    here.step()
+    here.restart(lambda: here.log.restore(STATE, older))
+    here.step()
+    assert (here.state(chain).seq, here.state(chain).deleted) == (5, True)
+
+
 def test_a_kill_at_the_first_heartbeat_after_lost_state_repeats_nothing() -> None:
     here, chain = Installation(), Chain("x")
     here.step()

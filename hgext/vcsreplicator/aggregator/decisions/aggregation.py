@@ -92,8 +92,11 @@ class Aggregation:
                 text = f"{repository.path} is stalled: {broken.reason}"
                 self._memory.output.fail(repository.id, text, broken.traceback, now)
                 continue
+            stored = repository.state
             with blaming(repository.id):
                 repository.end_loading()
+                if repository.state is not stored:
+                    self.write_again([repository.id])
                 if repository.state is not None:
                     self.succession.note(repository.state)
         for path in self.succession.paths:
