@@ -17,9 +17,10 @@ import structlog
 from hgext.vcsreplicator.aggregator import completeness
 from hgext.vcsreplicator.aggregator import standby as aggregator_standby
 from hgext.vcsreplicator.aggregator.decisions.membership import list_records
-from hgext.vcsreplicator.log import NOTICES, ROSTER, ROSTER_REQUESTS, NewRecord, topics
+from hgext.vcsreplicator.log import NOTICES, ROSTER, ROSTER_REQUESTS, SERVICES, NewRecord, topics
 from hgext.vcsreplicator.log import standby as log_standby
 from hgext.vcsreplicator.mirror.supervision import catchup
+from hgext.vcsreplicator.words.records import RELAY_KEY
 from hgext.vcsreplicator.words.roster import Mirror as Member
 from hgext.vcsreplicator.words.roster import MirrorState, Roster, RosterRequest, Verb
 from hgext.vcsreplicator.words.rules import Rules
@@ -176,7 +177,12 @@ class World(Stage):
         self.see(Seen(step=self.step, kind=Kind.LOST, who=topic))
 
     def _replace_master(self, fault: Fault) -> None:
-        """Have operators replace the master, at times two at once if it does not hand over."""
+        """Have operators replace the master, at times two at once if it does not hand over.
+
+        `promote` refuses to replace one of which the log has nothing yet.
+        """
+        if not any(record.key == f"{RELAY_KEY}{self.source}" for record in self.log.records(SERVICES)):
+            return
         self.is_master_away = fault.strike in (Strike.LOSE_MASTER, Strike.CUT_MASTER)
         if fault.strike is Strike.LOSE_MASTER:
             self.relay.end()

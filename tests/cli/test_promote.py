@@ -16,7 +16,11 @@ from hgext.vcsreplicator.words.errors import Refused
 from hgext.vcsreplicator.words.records import AGGREGATOR, AggregatorHeartbeat, MasterRecord
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
+from testing.builders.aggregator.states import some_state
 from testing.faults.system import System
+
+# A repository that the former master deleted.
+FORMER = some_state(source="hg://old", deleted=True)
 
 
 @pytest.fixture
@@ -33,9 +37,25 @@ def config(tmp_path: Path) -> Path:
     return config
 
 
+@pytest.fixture(autouse=True)
+def former(config: Path) -> None:
+    """What the log has of the former master."""
+    with open_log(f"sqlite://{config.parent}/log.db") as log:
+        log.append([NewRecord(topic=STATE, key=FORMER.repository, value=to_json(FORMER))])
+
+
 def run(config: Path, *options: str) -> None:
     words = ["alpha", "--yes", *options, "--config", str(config)]
     CliRunner().invoke(promote.command, words, catch_exceptions=False, standalone_mode=False)
+
+
+def test_no_mirror_is_promoted_while_the_log_knows_no_master(config: Path) -> None:
+    """The promotion would name no master, so one that was only cut off would be a second one."""
+    with open_log(f"sqlite://{config.parent}/log.db") as log:
+        log.append([NewRecord(topic=STATE, key=FORMER.repository, value=None)])
+        with pytest.raises(Refused, match="the log names no master that alpha would replace"):
+            run(config)
+        assert read_master(log) is None
 
 
 def test_what_a_former_master_sent_in_the_last_instant_is_not_left_out(

@@ -86,6 +86,11 @@ def command(config: Config, name: str, is_check: bool, handed: str | None, yes: 
         is_begun = known is not None and (known.source, known.mirror) == (relay.source, name)
         former = known.replaces if known and is_begun else promotion.find_former(picture, known)
         problems = list(promotion.find_rivals(picture, known, former, relay.source, now))
+        if not former:
+            problems.append(
+                f"the log names no master that {name} would replace, and one that comes back would be a second master: start "
+                "its relay once; if there is none, set up a new master (docs/by-hand.md)"
+            )
         # The new master's own events are on its disk alone.
         if not is_begun or all(state.source != relay.source for state in picture.states.values()):
             problems += _find_problems(settings, relay, log, picture, found)
