@@ -145,3 +145,13 @@ def test_a_promotion_that_another_one_replaced_meanwhile_says_so(config: Path, m
     monkeypatch.setattr(promote, "_leave_roster", overtake)
     with pytest.raises(Refused, match="alpha is not the master: hg://beta is the master now; do not start its relay"):
         run(config)
+
+
+def test_no_other_promotion_that_began_before_the_end_of_this_one_succeeds(config: Path) -> None:
+    """The first attempt may have recorded this one long ago; its relay has not had the time to start."""
+    with open_log(f"sqlite://{config.parent}/log.db") as log:
+        begun = MasterRecord(source="hg://alpha", mirror="alpha", replaces=("hg://old",), time=1.0)
+        claim(log, begun, None)
+        run(config)
+        with pytest.raises(Refused, match="hg://alpha was promoted meanwhile"):
+            claim(log, MasterRecord(source="hg://beta", mirror="beta", replaces=("hg://alpha",), time=2.0), begun)

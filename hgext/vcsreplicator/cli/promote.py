@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -83,8 +84,8 @@ def command(config: Config, name: str, is_check: bool, handed: str | None, yes: 
         now, picture = follower.present(), follower.picture
         picture.require_roster()
         found = _find_here(settings)
-        is_begun = known is not None and (known.source, known.mirror) == (relay.source, name)
-        former = known.replaces if known and is_begun else promotion.find_former(picture, known)
+        begun = known if known is not None and (known.source, known.mirror) == (relay.source, name) else None
+        former = begun.replaces if begun else promotion.find_former(picture, known)
         problems = list(promotion.find_rivals(picture, known, former, relay.source, now))
         if not former:
             problems.append(
@@ -92,11 +93,11 @@ def command(config: Config, name: str, is_check: bool, handed: str | None, yes: 
                 "its relay once; if there is none, set up a new master (docs/by-hand.md)"
             )
         # The new master's own events are on its disk alone.
-        if not is_begun or all(state.source != relay.source for state in picture.states.values()):
+        if begun is None or all(state.source != relay.source for state in picture.states.values()):
             problems += _find_problems(settings, relay, log, picture, found)
             if handover is not None:
                 problems += _find_differing(relay, handover, picture, found)
-        if handover is not None and not is_begun and handover.promotion != known:
+        if handover is not None and begun is None and handover.promotion != known:
             problems.append(
                 f"{handed}: void, because its master was taken back or replaced since; make a new file there"
             )
@@ -108,7 +109,7 @@ def command(config: Config, name: str, is_check: bool, handed: str | None, yes: 
                 f"{name} can become the master, with {counted(len(found), 'repository')}; add --yes to do it", err=True
             )
             sys.exit(0 if is_check else 2)
-        if not is_begun:
+        if (record := begun) is None:
             record = MasterRecord(source=relay.source, mirror=name, replaces=tuple(sorted(former)), time=time.time())
             claim(log, record, known)
             # From now on former masters send nothing; what they sent since the first look must be on the mirror.
@@ -118,10 +119,7 @@ def command(config: Config, name: str, is_check: bool, handed: str | None, yes: 
         _continue_all(relay, log, picture, found, hgrc)
         # Another operator may have activated the mirror meanwhile.
         _leave_roster(log, follower.update().require_roster(), name, wait)
-        if (fork := fork_of_former(read_master(log), relay.source)) is not None:
-            raise Refused(
-                f"{name} is not the master: {fork.reason}; do not start its relay, and fill the mirror again (docs/operating.md)"
-            )
+        _record_end(log, record)
         _put_away(settings)
     click.echo(
         f"{name} is the master {relay.source}, with {counted(len(found), 'repository')}; start its relay and web servers"
@@ -238,6 +236,19 @@ def _read_logged(log: Log, checkpoint: Checkpoint) -> Event | None:
         if record is not None and record.value is not None:
             return wire.decode(record.value).header.event
     return None
+
+
+def _record_end(log: Log, record: MasterRecord) -> None:
+    """Record the promotion anew, so that no other one succeeds before its relay had time to start; or raise Refused."""
+    try:
+        claim(log, replace(record, time=time.time()), record)
+    except Refused as error:
+        if (fork := fork_of_former(read_master(log), record.source)) is None:
+            raise
+        raise Refused(
+            f"{record.mirror} is not the master: {fork.reason}; do not start its relay, and fill the mirror again "
+            "(docs/operating.md)"
+        ) from error
 
 
 def _put_away(settings: MirrorSettings) -> None:
