@@ -33,7 +33,8 @@ class Request:
 class Reply:
     """What to answer.
 
-    `hang` waits for the event first, `reset` breaks the connection instead, `drips` sends a byte of the body every so many seconds.
+    `hang` waits first, for the event or until the client gives up; `reset` breaks the connection instead, `drips` sends a byte of
+    the body every so many seconds.
     """
 
     status: int = 200
@@ -49,6 +50,16 @@ class _Server(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         pass  # a client that gave up
+
+
+def _has_gone(client: socket.socket) -> bool:
+    """Return whether the client has closed the connection; below TLS, which would say so first."""
+    try:
+        return not socket.socket.recv(client, 1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def _send(handler: BaseHTTPRequestHandler, reply: Reply, closing: threading.Event) -> None:
@@ -103,7 +114,7 @@ class Endpoint:
                 endpoint.requests.append(request)
                 reply = decide(request)
                 if reply.hang is not None:
-                    while not (reply.hang.wait(0.05) or endpoint.closing.is_set()):
+                    while not (reply.hang.wait(0.05) or endpoint.closing.is_set() or _has_gone(self.connection)):
                         pass
                 if reply.reset:
                     self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
