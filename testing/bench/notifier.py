@@ -46,6 +46,8 @@ from testing.waiting import eventually
 REPOSITORIES = 100
 # Destinations of one notifier.
 MANY = 20
+# Subscriptions with a filter.
+FILTERED = 1000
 PUBLIC = PublicSettings(urls={"": "https://hg.example/"})
 PATIENCE = 600.0
 
@@ -53,7 +55,16 @@ PATIENCE = 600.0
 def rows() -> list[Row]:
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     try:
-        return [*pulse(), *beside_trouble(), *sns(), *sns_alone(), *webhooks(), *lines(), *failing_endpoints()]
+        return [
+            *pulse(),
+            *beside_trouble(),
+            *sns(),
+            *sns_alone(),
+            *webhooks(),
+            filters(),
+            *lines(),
+            *failing_endpoints(),
+        ]
     finally:
         structlog.reset_defaults()
 
@@ -257,6 +268,28 @@ def webhooks() -> Iterator[Row]:
                 rates.append(count / (time.perf_counter() - began))
                 deliveries.close()
     yield Row(name="webhooks, one endpoint", unit="deliveries/s", samples=rates)
+
+
+def filters() -> Row:
+    """1,000 subscriptions to one repository each, of which there are no notices: each filter looks at each notice."""
+    samples = [filtered(500) for _ in range(3)]
+    return Row(name=f"a notice to {FILTERED} subscriptions with filters, processor", unit="ms", samples=samples)
+
+
+def filtered(count: int) -> float:
+    """Return the processor time of this process for a notice that no filter wants, in milliseconds."""
+    wanted = {
+        f"s{number}": Subscription(
+            url="http://127.0.0.1:9/", filter=f"type == 'changegroup.1' && contains(data.repo_url, '/other{number}/')"
+        )
+        for number in range(FILTERED)
+    }
+    with fresh_log() as (log, folder):
+        write(log, count)
+        end, began = confirmed() + count, time.process_time()
+        with at_work(log, folder, webhook_settings(folder, wanted)):
+            eventually(lambda: confirmed() == end, timeout=PATIENCE, every=0.01)
+            return (time.process_time() - began) * 1000 / count
 
 
 def failing_endpoints() -> Iterator[Row]:
