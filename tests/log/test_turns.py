@@ -316,3 +316,13 @@ def test_a_process_that_lost_its_turn_stands_by_and_works_again(site: Site, reas
     assert events == ["ready", "works", "works"]
     assert clock.monotonic() > PATIENCE
     assert {record.value for record in site.log.records(WATCHES)} == {None}
+
+
+def test_a_false_report_with_an_endless_number_ends_no_standby(site: Site) -> None:
+    """Any writer of the topic may name a process of this machine, and Python reads no number of so many digits."""
+    space = name_process().rsplit("/", 2)[0]
+    false = ServiceReport(time=1.0, version="1", instance=f"{space}/{'9' * 5000}/1", works=("x",))
+    site.log.append([NewRecord(topic=SERVICES, key="notifier nowhere", value=to_json(false))])
+    first = site.add("x")
+    site.pass_time(1)
+    assert list(first.works) == ["x"]

@@ -241,7 +241,7 @@ def is_gone(instance: str) -> bool:
     except OSError:
         return False
     pid, start = process
-    return not pid.isdecimal() or _read_start(int(pid)) != start
+    return not pid.isdecimal() or _read_start(pid) != start
 
 
 @functools.cache
@@ -255,8 +255,8 @@ def _read_space(pid: int) -> str:
     return f"{boot}/{os.stat(f'/proc/{pid}/ns/pid').st_ino}"
 
 
-def _read_start(pid: int) -> str:
-    """Return when a process started, in ticks since the boot; else nothing."""
+def _read_start(pid: int | str) -> str:
+    """Return when a process started, in ticks since the boot; else nothing, also for a number of any length."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
