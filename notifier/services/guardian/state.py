@@ -7,6 +7,7 @@ round ended. The keys begin with `guardian/`, the broker and its virtual host.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import TypeVar
 
 import structlog
@@ -179,7 +180,7 @@ class GuardianState:
     def reports(self) -> Mapping[str, list[QueueReport]]:
         """Return the reports that were not mailed, oldest first, by owner."""
         found: dict[str, list[QueueReport]] = {}
-        for report in sorted(self._list_known(QueueReport), key=lambda each: each.id):
+        for report in sorted(self._list_known(QueueReport), key=lambda each: (each.time, each.id)):
             found.setdefault(report.owner, []).append(report)
         return found
 
@@ -207,8 +208,9 @@ class GuardianState:
         return (each for each in self._known.values() if isinstance(each, kind))
 
     def _make_report(self, queue: str, owner: str, what: str, messages: int, now: float) -> dict[str, object]:
-        """Return a new report under its key."""
-        number = max((each.id for each in self._list_known(QueueReport)), default=0) + 1
+        """Return a new report under its key, with a number that no waiting one has."""
+        taken = {each.id for each in self._list_known(QueueReport)}  # any number: others may write in the topic
+        number = next(each for each in count(len(taken) + 1) if each not in taken)
         report = QueueReport(id=number, owner=owner, queue=queue, what=what, messages=messages, time=now)
         return {f"report/{number}": report}
 
@@ -224,11 +226,27 @@ class GuardianState:
 
 
 def read_record(key: str, value: bytes) -> object:
-    """Read a record; raises MalformedEvent, also if its owner is no mail address."""
+    """Read a record; raises MalformedEvent, also under another key than its own, or if its owner is no mail address.
+
+    A report or a deletion is forgotten by its own key, and would come again in each round under another one.
+    """
     kind = _KINDS.get(key.partition("/")[0])
     if kind is None:
         raise MalformedEvent(f"{key}: expected one of {', '.join(_KINDS)}")
     record = from_json(kind, value)
     if isinstance(record, QueueReport | QueueDeletion) and not ADDRESS.match(record.owner):
         raise MalformedEvent(f"owner: expected a mail address, got {record.owner[:60]!r}")
+    if key != (expected := _find_key(record)):
+        raise MalformedEvent(f"{key[:100]!r}: expected the key {expected[:100]!r}")
     return record
+
+
+def _find_key(record: QueueFilling | QueueReport | QueueDeletion | LastRound) -> str:
+    match record:
+        case QueueReport():
+            return f"report/{record.id}"
+        case QueueDeletion():
+            return f"deletion/{record.queue}"
+        case QueueFilling():
+            return f"filling/{record.queue}"
+    return "round"

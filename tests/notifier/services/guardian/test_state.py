@@ -9,8 +9,16 @@ import pytest
 import structlog
 
 from hgext.vcsreplicator.log import WATCHES, NewRecord
+from hgext.vcsreplicator.words.shape import LARGEST, to_json
 from notifier.services.guardian.filling import Filling
-from notifier.services.guardian.state import GuardianState, QueueDeletion, QueueReport, find_last_round, open_state
+from notifier.services.guardian.state import (
+    GuardianState,
+    QueueDeletion,
+    QueueFilling,
+    QueueReport,
+    find_last_round,
+    open_state,
+)
 from testing.builders.log.memorylog import MemoryLog
 from testing.builders.notifier.notices import with_topics
 from testing.clock import HandClock
@@ -29,6 +37,15 @@ def log() -> MemoryLog:
 
 def opened(log: MemoryLog, **changed: str) -> GuardianState:
     return open_state(some_settings(**{"state": "/none/guardian.db", **changed}), log, HandClock())
+
+
+def a_report(number: int) -> QueueReport:
+    return QueueReport(id=number, owner="a@owners.example", queue="queue/a/q", what="deleted", messages=1, time=1.0)
+
+
+def write(log: MemoryLog, key: str, record: object) -> None:
+    """What another writer of the topic does."""
+    log.append([NewRecord(topic=WATCHES, key=f"guardian/{some_settings().name}/{key}", value=to_json(record))])
 
 
 def test_another_machine_knows_all_that_a_guardian_recorded(log: MemoryLog) -> None:
@@ -104,3 +121,25 @@ def test_a_record_that_cannot_be_read_is_named_and_passed_over(log: MemoryLog) -
         state = opened(log)
     assert (state.fillings(), state.reports()) == ({}, {})
     assert [(line["log_level"], line["key"]) for line in lines] == [("error", key) for key in wrong]
+
+
+@pytest.mark.parametrize(
+    ("key", "record"),
+    [
+        ("report/other", a_report(5)),
+        ("deletion/queue/other", DELETION),
+        ("filling/queue/other", QueueFilling(queue="queue/bob/q", filling=Filling.NEAR)),
+    ],
+    ids=["report", "deletion", "filling"],
+)
+def test_a_record_under_a_foreign_key_is_ignored(log: MemoryLog, key: str, record: object) -> None:
+    """It would never be forgotten, because that goes by its own key: a mail in each round, without an end."""
+    write(log, key, record)
+    state = opened(log)
+    assert (state.fillings(), state.reports(), state.deletions()) == ({}, {}, [])
+
+
+def test_a_foreign_report_leaves_a_number_for_the_next(log: MemoryLog) -> None:
+    write(log, f"report/{LARGEST}", a_report(LARGEST))
+    opened(log).end_deletion(DELETION, "deleted", 7.0)
+    assert [each.id for each in opened(log).reports()[DELETION.owner]] == [2]
