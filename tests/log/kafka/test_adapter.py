@@ -50,6 +50,7 @@ from hgext.vcsreplicator.log.kafka.options import parse
 from hgext.vcsreplicator.log.kafka.transactor import KafkaTransactor
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.owned import OwnedRecords
+from hgext.vcsreplicator.log.table import find_beginnings, read_records
 from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.status.follower import look_at_topics
 from hgext.vcsreplicator.words.errors import BadConfig, Fenced, Rejected, Rewound, Unavailable
@@ -476,10 +477,49 @@ def test_positions_that_a_broker_left_hanging_are_readable_again(
             transactor.renew()
         else:
             transactor = log.transactor("single", group=group)
-        assert log.stored(group, EVENTS) == {0: 5, 1: 3}
+        assert log.stored(group, EVENTS) == {0: 7, 1: 3}, "as the last transaction ended that the broker knows"
         transactor.commit([], group=group, positions={(EVENTS, 0): 9})
         assert log.stored(group, EVENTS) == {0: 9, 1: 3}
         transactor.close()
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("again", ["renewed", "started again"])
+@pytest.mark.parametrize("ended", ["committed", "aborted"])
+def test_a_transaction_that_a_broker_left_open_ends_as_its_other_parts(
+    own_service: Callable[[type[UnverifyingKafka]], UnverifyingKafka], again: str, ended: str
+) -> None:
+    """Its readers would stop in front of it until the next record, and a new owner would take its notices for unwritten."""
+    with open_log(own_service(UnverifyingKafka).url, creates=True) as log:
+        log.create(topics(partitions=1))
+        transactor: Any = log.transactor("single")
+        known, left = NewRecord(topic=STATE, key="x", value=b"known"), NewRecord(topic=NOTICES, key="x", value=b"left")
+        producer = transactor._producer
+        if ended == "committed":
+            transactor.commit([known])
+        else:
+            producer.begin_transaction()
+            producer.send(**transactor._broker.plan(known))
+            producer.abort_transaction()
+        # What the broker's death leaves: a record of a transaction that counts as ended.
+        producer.begin_transaction()
+        producer._transaction_manager._partitions_in_transaction.add(TopicPartition(NOTICES, 0))
+        producer.send(**transactor._broker.plan(left)).get(timeout=60)
+        transactor.close()
+        assert read_all(log, STATE) == ([b"known"] if ended == "committed" else [])
+        assert read_all(log, NOTICES) == []
+        if again == "renewed":
+            transactor.renew()
+        else:
+            transactor = log.transactor("single")
+        assert read_all(log, NOTICES) == ([b"left"] if ended == "committed" else [])
+        transactor.commit([NewRecord(topic=NOTICES, key="y", value=b"next")])
+        assert read_all(log, NOTICES)[-1:] == [b"next"]
+        transactor.close()
+
+
+def read_all(log: Log, topic: str) -> list[bytes | None]:
+    return [record.value for record in read_records(log, find_beginnings(log, topic))]
 
 
 def test_ends_are_asked_of_the_leader_that_answered_the_last_time(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:

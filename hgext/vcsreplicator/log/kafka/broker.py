@@ -6,18 +6,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka import errors as kafka_errors
-from kafka.admin import ConfigResource, OffsetSpec
+from kafka.admin import ConfigResource, OffsetSpec, TransactionDescription
 from kafka.cluster import ClusterMetadata
 from kafka.protocol.consumer.offsets import IsolationLevel
 from kafka.structs import OffsetAndMetadata
 
 from ...words.clock import DAY
-from ...words.errors import BadConfig, HeldUp, ReplicationError, TopicMissing, Unavailable, counted
-from .. import LARGEST, SINGLE, NewRecord, PartitionKey, Topic, partition_of
+from ...words.errors import BadConfig, HeldUp, NotAuthorized, ReplicationError, TopicMissing, Unavailable, counted
+from .. import EVENTS, LARGEST, OPEN, SINGLE, NewRecord, PartitionKey, Topic, partition_of
 from .clients import Admin, close_producer, connect, describe_missing, rim, warm
 from .options import KafkaOptions
 
@@ -37,6 +38,9 @@ OPEN_PATIENCE = 2.0
 
 # A topic without records, whose positions say which transactor came last.
 OWNERS = "transactors"
+
+# The brokers' own topics with transactions.
+_INTERNAL = {"__consumer_offsets", "__transaction_state"}
 
 # The topics of which only partition 0 is used.
 _SINGLE = SINGLE | {OWNERS}
@@ -211,6 +215,42 @@ class Broker:
                 open_ = "a transaction of another process is open, which the broker ends after its time-out"
                 raise HeldUp(f"{self.options.url}: topic {self.full(topic)}: {open_}")
             time.sleep(0.02)
+
+    def find_transaction(self, identity: str) -> TransactionDescription | None:
+        """Return the last transaction of a transactional id; None if the brokers know none."""
+        try:
+            found = self.ask(f"transactions of {identity}", lambda admin: admin.describe_transactions([identity]))
+        except Unavailable as error:
+            if isinstance(error.__cause__, kafka_errors.TransactionalIdNotFoundError):
+                return None
+            raise
+        return found[identity]
+
+    def find_open(self, producer: int) -> list[TopicPartition]:
+        """Find the partitions in which a transaction of the producer with this number is open.
+
+        Where this user may not read, it is not known. No transaction writes to `events` and OPEN. Raises Unavailable if any other
+        partition has no leader.
+        """
+        counts = {name: count for name, count in self._describe().items() if name not in {EVENTS, *OPEN, *_INTERNAL}}
+        ends = {self.partition(name, number): OffsetSpec.LATEST for name in counts for number in range(counts[name])}
+        written, decided = (
+            self.ask(
+                "ends of the topics",
+                partial(Admin.list_partition_offsets, topic_partition_specs=ends, isolation_level=each),
+            )
+            for each in (IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED)
+        )
+        found = list[TopicPartition]()
+        for partition in (each for each in ends if decided[each].offset < written[each].offset):
+            with suppress(NotAuthorized):
+                writers = self.ask("open transactions", partial(Admin.describe_producers, partitions=[partition]))
+                found += [
+                    partition
+                    for each in writers[partition].active_producers
+                    if each.producer_id == producer and each.current_transaction_start_offset >= 0
+                ]
+        return found
 
     def offsets(
         self,

@@ -9,6 +9,7 @@ from typing import Any
 
 from kafka import KafkaProducer, TopicPartition
 from kafka import errors as kafka_errors
+from kafka.admin import TransactionDescription, TransactionState
 from kafka.producer.transaction_manager import TransactionalRequestResult
 from kafka.structs import OffsetAndMetadata
 
@@ -23,6 +24,9 @@ COMMIT_PATIENCE = 8.0
 
 # Appends messages outside a transaction, within `timeout` seconds.
 Append = Callable[..., list[tuple[int, int]]]
+
+# States of an identity's last transaction in which it is, or counts as, committed.
+COMMITTED = (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT, TransactionState.EMPTY)
 
 # A broker's answers to a producer of an earlier epoch.
 FENCED = (kafka_errors.ProducerFencedError, kafka_errors.InvalidProducerEpochError)
@@ -146,31 +150,38 @@ class KafkaTransactor:
             close_producer(producer)
 
     def _open_producer(self) -> None:
-        self._producer = self._broker.new_producer(transactional_id=self._broker.full(self._identity))
+        identity = self._broker.full(self._identity)
+        before = self._broker.find_transaction(identity)
+        self._producer = self._broker.new_producer(transactional_id=identity)
         try:
             with rim(self._broker.options, f"become {self._identity}"):
                 self._producer.init_transactions()
-                self._end_hanging(self._producer)
+                self._end_hanging(self._producer, before)
             # A newer transactor, which came meanwhile, is the owner, and may have read already what its predecessors wrote.
             self._refuse_newer()
         except ReplicationError:
             self.close()
             raise
 
-    def _end_hanging(self, producer: KafkaProducer) -> None:
-        """Abort positions of this group that brokers left without an end.
+    def _end_hanging(self, producer: KafkaProducer, before: TransactionDescription | None) -> None:
+        """End what brokers left open of a transaction that is decided.
 
-        A broker that died in the middle of a transaction once forgot that positions belong to it: they were neither committed nor
-        aborted, and a client that asks for stable positions waited indefinitely. They belong to this producer, so the end of its
-        next transaction in this group ends them too. It is an abort: none of them counts, and the records before them are read
-        again.
+        A broker that is killed before all partitions know the end of a transaction may, once it runs again, count the transaction
+        as ended without telling them. Their readers then stop in front of it, and positions of the group are neither committed nor
+        aborted. All belong to this producer, so the end of its next transaction in the same partitions ends them too. It must end
+        as the last one, which other partitions may know: `before` is what the brokers knew before this producer came. If they do
+        not know how the last one ended, it is a commit, because hardly any transaction is aborted.
         """
         deadline = time.monotonic() + COMMIT_PATIENCE
-        any_position = {self._broker.partition(OWNERS, 0): OffsetAndMetadata(0, "", -1)}
+        is_commit = before is not None and before.state in COMMITTED
+        # Aborted, this position never counts; to commit none at all is enough.
+        any_position = {} if is_commit else {self._broker.partition(OWNERS, 0): OffsetAndMetadata(0, "", -1)}
         group = self._broker.full(self._group)
+        hanging = [] if before is None else self._broker.find_open(before.producer_id)
         producer.begin_transaction()
+        add_partitions(producer, hanging)
         wait(producer, lambda manager: manager.send_offsets_to_transaction(any_position, group), deadline)
-        wait(producer, lambda manager: manager.begin_abort(), deadline)
+        wait(producer, lambda manager: manager.begin_commit() if is_commit else manager.begin_abort(), deadline)
 
     def _run_transaction(
         self,
