@@ -11,7 +11,7 @@ from hgext.vcsreplicator.dashboard.recent import RecentEvents
 from hgext.vcsreplicator.dashboard.view import make_view
 from hgext.vcsreplicator.log import ACKS, NOTICES, ROSTER, SERVICES, STATE, WATCHES, NewRecord, Topic, topics
 from hgext.vcsreplicator.log.reports import INTERVAL
-from hgext.vcsreplicator.status.findings import findings
+from hgext.vcsreplicator.status.findings import REFUSES, findings
 from hgext.vcsreplicator.status.follower import Follower, look_at_destinations
 from hgext.vcsreplicator.status.services import Expectations
 from hgext.vcsreplicator.status.summary import list_services, make_summary
@@ -19,6 +19,7 @@ from hgext.vcsreplicator.words.records import (
     DECODE_GROUP,
     AggregatorHeartbeat,
     MirrorHeartbeat,
+    RepositoryState,
     ServiceReport,
     ServiceTrouble,
 )
@@ -363,6 +364,45 @@ def test_a_guardian_that_none_replaced_is_critical(installation: Installation) -
     assert level == 2
     assert text.startswith("the guardian on host one has sent no heartbeat for 61 s, since ")
     assert text.endswith("and no other works in its place; start it there: systemctl start vcsreplicator-guardian")
+
+
+def test_invented_processes_are_not_compared_with_each_other(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer of the topic can invent any number: those of 2 MB, compared in pairs, would keep `check` busy for minutes."""
+    looks, measure = list[str](), status.Picture.silence
+
+    def silence(picture: status.Picture, name: str, now: float) -> float:
+        looks.append(name)
+        return measure(picture, name, now)
+
+    monkeypatch.setattr(status.Picture, "silence", silence)
+    report = ServiceReport(time=installation.clock.now(), version="1", works=("x",))
+    for number in range(300):
+        installation.write(WATCHES, f"poll host-{number} x", report)
+    found = installation.found(after=61.0)
+    assert sum("no other works in its place" in text for _, text in found) == 300
+    assert len(looks) < 10 * 300
+
+
+class CountedStates(dict[str, RepositoryState]):
+    """Counts how often all are looked at."""
+
+    looks = 0
+
+    def values(self) -> Any:
+        self.looks += 1
+        return super().values()
+
+
+def test_invented_refusals_are_not_compared_with_each_repository(installation: Installation) -> None:
+    installation.write(STATE, installation.chain.repository, replace(installation.state, fork="f" * 32))
+    troubles = tuple(ServiceTrouble(text=f"/r/{number}{REFUSES}x", since=0.0, is_urgent=True) for number in range(1000))
+    installation.write(SERVICES, "verify other", ServiceReport(time=1.0, version="1", troubles=troubles))
+    picture = installation.picture()
+    picture.states = states = CountedStates(picture.states)
+    assert len(findings(picture, installation.clock.now(), Expectations())) > 1000
+    assert states.looks < 100
 
 
 def test_records_of_watches_that_are_no_reports_are_passed_over(installation: Installation) -> None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Findings for an operator in the picture that the log gives. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
+from ..words.path import MAX_PATH
 from ..words.records import (
     AGGREGATOR,
     DESTINATION_GROUP,
@@ -104,11 +105,8 @@ def _find_forked(picture: Picture, now: float, reported: Sequence[Finding]) -> l
     if not forked:
         return []
     folders = [finding.text.partition(REFUSES)[0] for finding in reported if REFUSES in finding.text]
-    paths = [
-        [state.path for state in picture.states.values() if f"/{folder}".endswith(f"/{state.path}")]
-        for folder in folders
-    ]
-    named = {max(fitting, key=len) for fitting in paths if fitting}
+    paths = {state.path for state in picture.states.values()}
+    named = {_find_end(folder, paths) for folder in folders}
     forked = sorted((state for state in forked if state.path not in named), key=lambda state: state.path)
     if not forked:
         return []
@@ -121,6 +119,16 @@ def _find_forked(picture: Picture, now: float, reported: Sequence[Finding]) -> l
     text = f"{names} {verb} forked: {cause}{since}; {way_out}"
     entry = "VcsreplicatorRepositoryForked"
     return [Finding(level=Severity.CRITICAL, text=text, entry=entry, repository=forked[0].repository)]
+
+
+def _find_end(folder: str, paths: Collection[str]) -> str | None:
+    """Return the longest of the paths with which a folder ends; None if it ends with none."""
+    end = folder[-MAX_PATH - 1 :]
+    while end not in paths:
+        _, slash, end = end.partition("/")
+        if not slash:
+            return None
+    return end
 
 
 def as_data(picture: Picture, now: float, expected: Expectations, here: Sequence[Finding] = ()) -> dict[str, object]:

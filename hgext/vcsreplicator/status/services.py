@@ -2,7 +2,7 @@
 """Findings about services that are silent, or report a trouble. Pure."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -66,12 +66,12 @@ def find_reported(picture: Picture, now: float, wanted: Expectations) -> list[Fi
         text = "the log has no topic `services`, so nothing is known about the relay; run: vcsreplicator topics create"
         return [Finding(level=Severity.WARNING, text=text, command="vcsreplicator topics create")]
     found: list[Finding] = []
-    expected = _list_expected(wanted)
+    expected, running = _list_expected(wanted), _collect_running(picture, now, wanted)
     for service in list_watched(picture, wanted):
         report, silence = picture.reports.get(service), _measure_silence(picture, service, now)
         if is_silent_service(silence, wanted):
             if service.startswith(STANDBY_KEYS):
-                found += _find_lost_standby(picture, service, now, wanted)
+                found += _find_lost_standby(picture, service, now, running)
             elif service.startswith(VERIFY_KEY):
                 found += _find_lost_verify(picture, service, now)
             elif service in expected or silence < FORGOTTEN:
@@ -104,17 +104,25 @@ def find_reported(picture: Picture, now: float, wanted: Expectations) -> list[Fi
     return found
 
 
-def _find_lost_standby(picture: Picture, service: str, now: float, wanted: Expectations) -> Iterator[Finding]:
+def _collect_running(picture: Picture, now: float, wanted: Expectations) -> dict[str, set[str]]:
+    """Return what running processes work on, by kind of service; a kind without any is absent."""
+    running = dict[str, set[str]]()
+    for service, report in picture.reports.items():
+        if not is_silent_service(picture.silence(service, now), wanted):
+            running.setdefault(service.partition(" ")[0], set()).update(report.works)
+    return running
+
+
+def _find_lost_standby(
+    picture: Picture, service: str, now: float, running: Mapping[str, set[str]]
+) -> Iterator[Finding]:
     """Find a lost process of a service with standbys, if others work on all that it worked on.
 
     Find a lost guardian or poller also if no other works: nothing else shows that none does. At a stop a process withdraws its
     report.
     """
     kind, _, host = service.partition(" ")
-    others = {name: report for name, report in picture.reports.items() if name.startswith(f"{kind} ")}
-    running = [report for name, report in others.items() if not is_silent_service(picture.silence(name, now), wanted)]
-    works = {each for report in running for each in report.works}
-    is_replaced = bool(running) and works.issuperset(others[service].works)
+    is_replaced = kind in running and running[kind].issuperset(picture.reports[service].works)
     if picture.silence(service, now) < FORGOTTEN and (is_replaced or service.startswith((GUARDIAN_KEY, POLL_KEY))):
         symptom = describe_silence(picture.seen(service), now)
         command, then = f"{START}{kind}", "does not stand by" if is_replaced else "no other works in its place"
