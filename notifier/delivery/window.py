@@ -29,13 +29,16 @@ from ..messages.message import Message
 # With its jitter below five seconds: so soon after the other side is back, the first message goes.
 RETRY = Backoff(first=0.2, longest=4.0)
 
+# Bytes of notices whose messages are held, and of those that replays hold beside them: messages take five times as much memory.
+HELD_BYTES, REPLAYED_BYTES = 32 * 1024 * 1024, 8 * 1024 * 1024
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
     """How much a destination takes at once, and how it tries again.
 
-    At most `in_flight` deliveries are unconfirmed. At most `held` messages are read and not settled; then reading waits. A
-    message that the destination refuses gets `attempts` attempts. Delays are in seconds.
+    At most `in_flight` deliveries are unconfirmed. At most `held` messages, of HELD_BYTES in all, are read and not settled; then
+    reading waits. A message that the destination refuses gets `attempts` attempts. Delays are in seconds.
     """
 
     in_flight: int = 100
@@ -102,6 +105,9 @@ class Window:
     _next_offset: int = 0
     _down_until: float = 0.0
     _downs: int = 0
+    # Bytes held, of the live stream and of replays.
+    _live_size: int = 0
+    _replayed_size: int = 0
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def take_record(self, offset: int, messages: Sequence[Message]) -> None:
@@ -154,6 +160,7 @@ class Window:
     def settle(self, number: int) -> Message:
         """Remove and return a settled message; the next of its repository may begin."""
         entry = self._entries.pop(number)
+        self._count_size(entry.message, -entry.message.size)
         self._end_attempt(entry)
         freed: dict[int, _PlacedMessage] = {}
         for name in entry.queues:
@@ -281,8 +288,13 @@ class Window:
 
     @property
     def room(self) -> int:
-        """The number of messages that may still be read."""
-        return max(0, self.patience.held - len(self._entries))
+        """The number of messages that may still be read; large ones fill the window sooner."""
+        return max(0, self.patience.held - len(self._entries)) if self._live_size < HELD_BYTES else 0
+
+    @property
+    def is_full_of_replays(self) -> bool:
+        """Whether replays may hold no more: they leave the room in the window to the live stream."""
+        return self._replayed_size >= REPLAYED_BYTES
 
     @property
     def wakes_at(self) -> float | None:
@@ -300,11 +312,18 @@ class Window:
         queues = tuple((name, replay) for name in dict.fromkeys(message.orders))
         entry = _PlacedMessage(number=next(self._numbers), message=message, queues=queues, placed=replay is None)
         self._entries[entry.number] = entry
+        self._count_size(message, message.size)
         for name in queues:
             self._queues.setdefault(name, deque()).append(entry)
         if self._is_first(entry):
             self._ready.append(entry)
         return entry.number
+
+    def _count_size(self, message: Message, change: int) -> None:
+        if message.replay is None:
+            self._live_size += change
+        else:
+            self._replayed_size += change
 
     def _is_first(self, entry: _PlacedMessage) -> bool:
         """Return whether no message is left that must be sent before this one."""

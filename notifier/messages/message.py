@@ -35,7 +35,7 @@ class Message:
     the event's in its own history. `offset` is the notice's place in the log, and `index` counts the notice's messages from 0.
     `created` is when the change happened, in seconds since the epoch. `replay` says who asked for a replay, and when. `connection`
     is where a push came from. It is None except for a destination that takes connections, and no form that is shown contains it.
-    `signed` is the signed notice, if the aggregator signs.
+    `signed` is the signed notice, if the aggregator signs. `size` is the message's part of the bytes of the notice.
     """
 
     id: str
@@ -53,6 +53,7 @@ class Message:
     replay: str | None = None
     connection: PushConnection | None = field(default=None, repr=False)
     signed: str | None = field(default=None, repr=False)
+    size: int = field(default=0, repr=False, compare=False)
 
     @property
     def orders(self) -> tuple[str, ...]:
@@ -74,12 +75,15 @@ class Message:
         return {"type": self.type.value, "data": self.data}
 
 
-def messages(notice: Notice, offset: int, public: PublicSettings, signed: str | None = None) -> tuple[Message, ...]:
-    """Return the notice's messages in sending order; none if it is not public."""
+def messages(
+    notice: Notice, offset: int, public: PublicSettings, signed: str | None = None, *, size: int = 0
+) -> tuple[Message, ...]:
+    """Return the messages of a notice of `size` bytes in sending order; none if it is not public."""
     event = notice.event
     url = public_url(event.path, public)
     if url is None:
         return ()
+    kinds = streams(event)
     return tuple(
         Message(
             id=message_id(event.id, stream),
@@ -96,8 +100,9 @@ def messages(notice: Notice, offset: int, public: PublicSettings, signed: str | 
             index=index,
             replay=notice.replay,
             signed=signed,
+            size=size // len(kinds),
         )
-        for index, stream in enumerate(streams(event))
+        for index, stream in enumerate(kinds)
     )
 
 

@@ -41,7 +41,7 @@ class NoticeDecoder:
             if (found := self._kept.get(key)) is None:
                 notice = from_json(Notice, value)
                 check_event(notice.event)
-                found = self._kept[key] = messages(notice, record.offset, self.public, signed)
+                found = self._kept[key] = messages(notice, record.offset, self.public, signed, size=len(value))
                 self._size += len(value)
                 while self._size > KEPT:
                     (_, oldest, _), _ = self._kept.popitem(last=False)

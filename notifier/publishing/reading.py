@@ -139,7 +139,7 @@ class NoticeReader:
         self.skipped = state.skipped(name, self._read_to)
 
     def records(self, wait: float) -> Iterator[Record]:
-        """Yield the next records, waiting up to `wait` seconds for the first.
+        """Yield the next records while the window has room, waiting up to `wait` seconds for the first.
 
         If the caller raised while it worked on a record, that record comes again first. Raises Unavailable.
         """
@@ -151,7 +151,7 @@ class NoticeReader:
                 self._untaken.extend(found)
         except Expired:
             self._pass_gap()
-        while self._untaken:
+        while self._untaken and self._window.room:
             yield self._untaken[0]
             taken = self._untaken.popleft()
             self._read_to = taken.offset + 1

@@ -21,10 +21,12 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.requests import OperatorRequest
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, Expired, Fenced, Rejected, ReplicationError, Unavailable
+from hgext.vcsreplicator.words.event import PushEntry
 from hgext.vcsreplicator.words.records import ErrorRecord, ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.retry import RECONNECT
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from notifier.clients.database import NOWHERE
+from notifier.delivery import window
 from notifier.delivery.destination import DeliveryOutcome, Write
 from notifier.delivery.window import Delivery
 from notifier.destinations.state import Kind, StateDatabase
@@ -40,7 +42,7 @@ from notifier.publishing.requests import SharedRequests, restore_requests
 from notifier.publishing.settings import NotifierSettings
 from testing.builders.log.log_storage import kafka_storage
 from testing.builders.log.memorylog import MemoryLog, MemoryReader
-from testing.builders.notifier.notices import a_notice, an_event, publish_pushes, with_topics
+from testing.builders.notifier.notices import a_notice, an_event, publish, publish_pushes, with_topics
 from testing.builders.notifier.notifying import PUBLIC, Scripted
 from testing.clock import HandClock
 from testing.services.kafka import Kafka
@@ -387,6 +389,42 @@ def test_replay_that_is_stuck_leaves_room_for_the_live_stream(turns: Turns) -> N
     turns.take(100)
     again = [message.sequence for message in turns.destination.got if message.replay]
     assert again == list(range(1, 51))
+
+
+@pytest.mark.parametrize("is_replay", [False, True], ids=["live", "replay"])
+def test_large_messages_that_wait_take_bounded_memory(
+    turns: Turns, monkeypatch: pytest.MonkeyPatch, *, is_replay: bool
+) -> None:
+    """A pusher can have a push announced that takes megabytes, again and again, while a destination is away."""
+    for limit in ("HELD_BYTES", "REPLAYED_BYTES"):
+        monkeypatch.setattr(window, limit, 50_000)
+    monkeypatch.setattr(MemoryReader, "poll", poll_few(MemoryReader.poll))
+    if is_replay:
+        publish_large(turns, 1, 60)
+        turns.take(100)
+        turns.ask(Kind.REPLAY, repository="x", since_push=1)
+    turns.destination.answer = lambda message: Unavailable("away")
+    if not is_replay:
+        publish_large(turns, 1, 60)
+    turns.take(100)
+    assert 5 <= turns.loop.window.waiting <= 15
+    assert not turns.loop.orders.replaying, "the loop rests"
+    turns.destination.answer = lambda message: None
+    turns.take(200)
+    assert [message.sequence for message in turns.destination.got[-60:]] == list(range(1, 61))
+
+
+def publish_large(turns: Turns, first: int, last: int) -> None:
+    """Publish pushes of some 6 kB to one repository."""
+    user = "u" * 5000
+    for seq in range(first, last + 1):
+        push = PushEntry(id=seq, user=user, date=1)
+        publish(turns.log, a_notice(an_event("x", seq, push=push)))
+
+
+def poll_few(poll: Callable[..., list[Record]]) -> Callable[..., list[Record]]:
+    """Have a poll return few records, as a log does with large ones."""
+    return lambda reader, timeout, limit=500: poll(reader, timeout, limit=min(limit, 4))
 
 
 @pytest.mark.usefixtures("replay_in_twos")
