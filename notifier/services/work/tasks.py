@@ -15,9 +15,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from datetime import UTC, datetime
 from typing import Any
 
 import celery
+import celery.worker.consumer
 import kombu
 import kombu.transport.pyamqp
 import structlog
@@ -25,17 +27,20 @@ from celery import bootsteps, signals
 from celery.exceptions import Reject
 
 from hgext.vcsreplicator.words.errors import BadConfig, MalformedEvent, Unavailable
-from hgext.vcsreplicator.words.shape import read
+from hgext.vcsreplicator.words.shape import parse, read
 
 from ...clients.amqp.connection import TolerantConnection, TolerantTransport
 from ...clients.amqp.consumer import body_of
 from ...clients.amqp.settings import check_credentials
-from ...messages.pushes import TYPE, HgPushMessage, QueuedPush, to_body
+from ...messages.pushes import LARGEST, TYPE, HgPushMessage, QueuedPush, to_body
 from .clones import Clones
 from .commandserver import CommandServer
 from .database import RepositoryKey, WorkDatabase
 from .recording import describe_failure, headers_of, read_message, read_repository, record_pushes
 from .settings import Migrate, WorkSettings
+
+# The one task, and characters of the id of a message of it.
+TASK, LONGEST_ID = "vcsreplicator.record_push", 100
 
 # Messages whose tasks are being made.
 AT_ONCE = 20
@@ -74,7 +79,7 @@ def run(settings: WorkSettings, *, stop: threading.Event, ready: Callable[[], No
 def make_app(settings: WorkSettings) -> Any:
     """Return the application of Celery, with its one task."""
     app = celery.Celery("vcsreplicator", broker=settings.url, set_as_current=False)
-    app.conf.update(_make_configuration(settings))
+    app.conf.update(_make_configuration(settings), worker_consumer=_make_consumer(app, settings))
     app.steps["consumer"].add(_make_step(app, settings, _add_task(app, settings)))
     return app
 
@@ -84,7 +89,7 @@ def _add_task(app: Any, settings: WorkSettings) -> Any:
     recorder = TaskRecorder(settings)
     signals.worker_process_shutdown.connect(recorder.close, weak=False)
 
-    @app.task(name="vcsreplicator.record_push", shared=False, acks_late=True, reject_on_worker_lost=True)  # type: ignore[untyped-decorator]
+    @app.task(name=TASK, shared=False, acks_late=True, reject_on_worker_lost=True)  # type: ignore[untyped-decorator]
     def record_push(source: str, number: int, url: str, push: Mapping[str, Any], attempt: int = 0) -> None:
         """Record one push, as an example of a task; a repeat changes nothing."""
         body, headers = json.dumps([source, number, url, push, attempt], default=str), dict[str, str]()
@@ -124,6 +129,68 @@ def _read_task(
     return read_repository(source, message.repository_id, url, prefixes), message.pushes[0]
 
 
+def _settle(message: Any, pass_on: Callable[[], None]) -> None:
+    """Pass a message on, and acknowledge it; put it back into its queue if that fails."""
+    try:
+        pass_on()
+    except Exception as error:  # with a lost connection `requeue` raises too, and Celery reconnects
+        logger.warning("not sent", reason=str(error)[:300])
+        time.sleep(BROKER_DELAY)
+        message.requeue()
+    else:
+        message.ack()
+
+
+def _make_consumer(app: Any, settings: WorkSettings) -> Any:
+    """Make Celery's consumer, which takes tasks that this program could have sent, and no others.
+
+    Celery ends, or connects again without an end, at most messages in another form.
+    """
+
+    class CheckedTasks(celery.worker.consumer.Consumer):  # type: ignore[misc]
+        def create_task_handler(self, *arguments: Any, **more: Any) -> Any:
+            take_task = super().create_task_handler(*arguments, **more)
+
+            def take_message(message: Any) -> None:
+                try:
+                    _check_task_message(message)
+                except Exception as error:  # malformed or unforeseen, it would fail again each time
+                    reason = error
+                    _settle(message, lambda: _keep_dead(app, settings, body_of(message), reason, {}))
+                else:
+                    take_task(message)
+
+            return take_message
+
+    return CheckedTasks
+
+
+def _check_task_message(message: Any) -> None:
+    """Check a message of a task, and leave nothing else in it that Celery would read; raises MalformedEvent."""
+    headers, body = message.headers, body_of(message)
+    if headers.get("task") != TASK:
+        raise MalformedEvent(f"task: expected {TASK}, got {str(headers.get('task'))[:60]!r}")
+    name = headers.get("id")
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_ID:
+        raise MalformedEvent(f"id: expected text of 1 to {LONGEST_ID} characters")
+    content = parse(body, "task", limit=2 * LARGEST)
+    if not isinstance(content, list) or [type(each) for each in content] != [list, dict, dict]:
+        raise MalformedEvent("task: expected a list of its arguments")
+    if any(content[2].values()):
+        raise MalformedEvent("task: expected that nothing follows it")
+    message.headers = {"task": TASK, "id": name, "eta": _read_eta(headers.get("eta"))}
+    message.content_type, message.content_encoding, message.body = "application/json", "utf-8", body
+
+
+def _read_eta(text: Any) -> str | None:
+    """Return when the next attempt is due; None for at once, also if nobody could have said so."""
+    try:
+        due = datetime.fromisoformat(text)
+        return due.isoformat() if 0 < (due - datetime.now(UTC)).total_seconds() <= 2 * LONGEST_DELAY else None
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
 def _make_step(app: Any, settings: WorkSettings, record_push: Any) -> Any:
     """Make the step of Celery's consumer that makes tasks of messages."""
 
@@ -136,14 +203,7 @@ def _make_step(app: Any, settings: WorkSettings, record_push: Any) -> Any:
             return [_kombu.Consumer(channel, queues=[queue], on_message=self.take_message, prefetch_count=AT_ONCE)]
 
         def take_message(self, message: Any) -> None:
-            try:
-                self.pass_on(message)
-            except Exception as error:  # with a lost connection `requeue` raises too, and Celery reconnects
-                logger.warning("not sent", reason=str(error)[:300])
-                time.sleep(BROKER_DELAY)
-                message.requeue()
-            else:
-                message.ack()
+            _settle(message, lambda: self.pass_on(message))
 
         def pass_on(self, message: Any) -> None:
             """Send the tasks of a message; confirmed on return.
@@ -181,8 +241,18 @@ def _make_configuration(settings: WorkSettings) -> dict[str, Any]:
     }
 
 
+class _PackedMessage(kombu.transport.pyamqp.Message):
+    """A received message as it came: kombu would unpack it by a header of its sender, to any size."""
+
+    def __init__(self, message: Any, *arguments: Any, **more: Any) -> None:
+        message.properties.get("application_headers", {}).pop("compression", None)
+        super().__init__(message, *arguments, **more)  # type: ignore[no-untyped-call]
+
+
 class _MandatoryChannel(kombu.transport.pyamqp.Channel):
     """A channel that calls nothing sent that no queue got, though it was confirmed."""
+
+    Message = _PackedMessage  # type: ignore[assignment]
 
     def basic_publish_confirm(self, *arguments: Any, **more: Any) -> Any:
         returned: list[str] = []

@@ -112,12 +112,12 @@ class HgQueueSender:
         body = {"type": "hg-push", "repository_id": number, "pushes": entries}
         self.send_raw(json.dumps(body), {"source": source, "repository": repository})
 
-    def send_raw(self, body: str | bytes, headers: Mapping[str, str]) -> None:
+    def send_raw(self, body: str | bytes, headers: Mapping[str, Any], *, queue: str = "hg") -> None:
         """Send any body."""
         self._producer.publish(
             body,
-            routing_key="hg",
-            declare=[self._queue],
+            routing_key=queue,
+            declare=[_kombu.Queue(queue, durable=True)],
             headers=dict(headers),
             content_type="application/json",
             content_encoding="utf-8",

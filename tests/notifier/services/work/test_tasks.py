@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -271,6 +272,65 @@ def test_a_task_that_no_message_made_becomes_a_dead_letter(
     assert letter is not None
     assert letter.headers.keys() == {"error"}
     assert sorted(tmp_path.rglob("*")) == before
+
+
+NAMED = {"task": tasks.TASK, "id": "1"}
+BODY = [["poll", 1, "http://127.0.0.1:1/x", A_PUSH], {}, {}]
+# Messages by the name of their case, each with its headers, its body, and the reason in its letter.
+FORGED: dict[str, tuple[dict[str, Any], Any, str]] = {
+    "no id": ({"task": tasks.TASK}, BODY, "id: expected text"),
+    "id": ({**NAMED, "id": [1]}, BODY, "id: expected text"),
+    "name": ({**NAMED, "task": {"a": 1}}, BODY, "task: expected vcsreplicator"),
+    "other task": ({**NAMED, "task": "celery.map"}, BODY, "task: expected vcsreplicator"),
+    "first protocol": ({}, {"task": tasks.TASK, "id": "1", "args": []}, "task: expected vcsreplicator"),
+    "number": (NAMED, 5, "list of its arguments"),
+    "too few": (NAMED, [1, 2], "list of its arguments"),
+    "follower": (NAMED, [[], {}, {"callbacks": [{"task": tasks.TASK}]}], "nothing follows"),
+    "time limit": ({**NAMED, "timelimit": 5}, BODY, "connection refused"),
+    "time": ({**NAMED, "eta": "9999-12-31T23:59:59-23:00"}, BODY, "connection refused"),
+    "stamps": ({**NAMED, "stamped_headers": 5}, BODY, "connection refused"),
+    "compression": ({**NAMED, "compression": "zlib"}, BODY, "connection refused"),
+}
+
+
+def test_no_message_in_place_of_a_task_ends_the_worker(
+    host: HgHost, broker: HgQueueSender, parallel: ParallelWorker
+) -> None:
+    """Celery ends at most of these, again at each start, or connects again without an end."""
+    parallel.file.write_text(
+        parallel.file.read_text().replace('repositories = ["', 'repositories = ["http://127.0.0.1:1/", "')
+    )
+    for headers, body, _ in FORGED.values():
+        broker.send_raw(json.dumps(body), headers, queue="hg.tasks")
+    nodes = host.add("forged", 1)
+    broker.send(1, host.url("forged"), {1: nodes})
+    with parallel.running() as process:
+        eventually(lambda: parallel.has_recorded({host.url("forged"): {1: nodes}}), "the push", timeout=PATIENCE)
+        letters = [eventually(lambda: broker.take("hg.dead"), "a letter", timeout=PATIENCE) for _ in FORGED]
+        process.terminate()
+        assert process.wait(PATIENCE) == 0, parallel.log.read_text()
+    said = [letter.headers["error"].lower() for letter in letters]
+    expected = [reason for _, _, reason in FORGED.values()]
+    assert {reason: sum(reason.lower() in each for each in said) for reason in expected} == {
+        reason: expected.count(reason) for reason in expected
+    }
+
+
+def test_a_message_is_not_unpacked_by_a_header_of_its_sender(broker: HgQueueSender, tmp_path: Path) -> None:
+    packed = zlib.compress(bytes(1_000_000))
+    broker.send_raw(packed, {"compression": "zlib"})
+    app = tasks.make_app(
+        WorkSettings(
+            url=broker.url,
+            repositories=("http://127.0.0.1:1/",),
+            clones=str(tmp_path),
+            database_url=f"sqlite:///{tmp_path}/work.db",
+        )
+    )
+    with app.connection_for_read() as connection:
+        found = eventually(lambda: connection.default_channel.basic_get("hg", no_ack=True), "the message")
+        assert connection.default_channel.message_to_python(found).body == packed
+    app.close()
 
 
 def test_tasks_are_confirmed() -> None:
