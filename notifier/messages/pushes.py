@@ -10,9 +10,10 @@ in two headers: `source` (whose numbers they are) and `repository` (the URL). Te
 checked.
 """
 
+import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -27,6 +28,9 @@ TYPE = "hg-push"
 LARGEST = 16 * 1024 * 1024
 # Bytes from which on one answer is read at a time: a hostile one takes forty times its size in memory.
 LARGE = 1 << 20
+
+# The largest number of a repository.
+LARGEST_NUMBER = 2**53
 
 # Characters of a user's name that are kept.
 USER_KEPT = 1000
@@ -102,6 +106,13 @@ def to_body(repository_id: int, pushes: Sequence[QueuedPush]) -> str:
 def from_body(text: bytes) -> HgPushMessage:
     """Read the body of a message; raises MalformedEvent."""
     return read(HgPushMessage, parse(text, TYPE, limit=LARGEST), TYPE)
+
+
+def find_free_number(taken: Collection[int]) -> int:
+    """Return a number for a new repository: above those of all others, but for the largest, which only a stranger gives."""
+    used = {*taken}
+    highest = max((each for each in used if each < LARGEST_NUMBER // 2), default=0)
+    return next(each for each in itertools.count(max(highest, 0) + 1) if each not in used)
 
 
 class NotPushes(MalformedEvent):

@@ -17,6 +17,8 @@ from hgext.vcsreplicator.log.table import read_table
 from hgext.vcsreplicator.words.errors import BadConfig, Fenced, MalformedEvent, Unavailable
 from hgext.vcsreplicator.words.shape import NumberRange, extensible, from_json, to_json
 
+from ...messages.pushes import LARGEST_NUMBER, find_free_number
+
 # The transactor that gives numbers.
 IDENTITY = "notifier-numbers"
 
@@ -28,7 +30,7 @@ logger = structlog.get_logger()
 class RepositoryNumber:
     """The number of a repository. Topic `notifier`, key `number/SOURCE/REPOSITORY`."""
 
-    number: Annotated[int, NumberRange(1, 2**53)]
+    number: Annotated[int, NumberRange(1, LARGEST_NUMBER)]
 
 
 class RepositoryNumbers:
@@ -97,7 +99,7 @@ class RepositoryNumbers:
         return found, unreadable
 
     def _find_free(self) -> int:
-        return max(self._numbers.values(), default=0) + 1
+        return find_free_number(self._numbers.values())
 
     def _find_new(self, former: Mapping[str, int]) -> dict[str, int]:
         """Return the former numbers that the log lacks; raise BadConfig if any contradicts it."""

@@ -13,6 +13,7 @@ from hgext.vcsreplicator.words.errors import MalformedEvent
 from hgext.vcsreplicator.words.shape import from_json, to_json
 
 from ...clients.database import Database, is_there
+from ...messages.pushes import find_free_number
 from .following import Followed
 from .settings import PollSettings
 
@@ -95,4 +96,4 @@ class PollState:
 
     def _find_free(self) -> int:
         """Return a number that no repository ever had: none of the records ever ends."""
-        return max((each.number for each in self._known.values()), default=0) + 1
+        return find_free_number([each.number for each in self._known.values()])

@@ -95,6 +95,14 @@ def test_a_number_that_cannot_be_read_stops_its_repository_alone(numbers: Open, 
         opened.number_of("b")
 
 
+def test_a_strangers_number_leaves_one_for_each_new_repository(numbers: Open, log: MemoryLog) -> None:
+    for name, number in (("a", 7), ("false", 2**53), ("odd", 2**52)):
+        log.append([NewRecord(topic=NOTIFIER, key=f"number/notifier/{name}", value=b'{"number":%d}' % number)])
+    given = {name: numbers().number_of(name) for name in "bc"}
+    assert given == {"b": 8, "c": 9}
+    assert {name: numbers().number_of(name) for name in "bc"} == given
+
+
 def test_without_its_topic_the_destination_says_what_is_missing(log: MemoryLog) -> None:
     log.create([each for each in topics() if each.name != NOTIFIER])
     with pytest.raises(BadConfig, match="topic notifier: does not exist"):

@@ -79,6 +79,15 @@ def test_the_file_of_an_earlier_poller_is_taken_over_once(log: MemoryLog, tmp_pa
     assert opened(log, state=path).add(["x"], 0) == [later]
 
 
+def test_a_strangers_number_leaves_one_for_each_new_repository(log: MemoryLog) -> None:
+    [x] = opened(log).add(["x"], 0)
+    false = b'{"last":0,"number":%d,"url":"false"}' % (2**63 - 1)
+    log.append([NewRecord(topic=WATCHES, key="poll/poll/false", value=false)])
+    new = [opened(log).add([url], 0)[0] for url in "yz"]
+    assert [each.number for each in (x, *new)] == [1, 2, 3]
+    assert opened(log).add(["x", "y", "z"], 0) == [x, *new]
+
+
 def test_a_repository_whose_record_is_damaged_is_not_followed(log: MemoryLog) -> None:
     log.append([NewRecord(topic=WATCHES, key="poll/poll/x", value=b'{"number":"one","url":"x"}')])
     log.append([NewRecord(topic=WATCHES, key="poll/poll/y", value=b'{"number":3,"url":"other","last":1}')])
