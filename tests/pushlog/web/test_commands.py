@@ -103,7 +103,7 @@ def everything(site):
 pages = st.sampled_from(["json-pushes", "json-pushes/2", "json-pushes/x", "pushlog", "pushloghtml"])
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(pairs=parameters, page=pages)
 def test_no_parameters_are_an_accident(site, everything, pairs, page):
     check_parameters(site, everything, pairs, page)
