@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from testing.builders.cluster import Cluster
+from testing.builders.developer import Developer
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
@@ -27,11 +28,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 class Desk:
     """A working copy on the server, of the repository itself or of a share of it."""
 
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
-        self.cluster, self.folder = cluster, folder
+    def __init__(self, administrator: Developer, folder: Path) -> None:
+        self.administrator, self.folder = administrator, folder
 
     def hg(self, *arguments: str) -> str:
-        return self.cluster.hg("--cwd", self.folder, *ACCEPTING, *arguments, on_master=True)
+        code, printed = self.administrator.hg("--cwd", self.folder, *ACCEPTING, *arguments)
+        assert code == 0, printed
+        return printed
 
     def commit(self, file: str, text: str, *arguments: str) -> str:
         (self.folder / file).write_text(text)
@@ -89,10 +92,11 @@ def work(desk: Desk, second: Path) -> None:
 def test_what_is_committed_on_the_server_reaches_every_mirror(cluster: Cluster, tmp_path: Path) -> None:
     cluster.create("one")
     master = cluster.repository("one")
-    desks = [Desk(cluster, master), Desk(cluster, tmp_path / "desk")]
-    desks[0].hg("share", "-q", "-U", "-B", str(master), str(tmp_path / "desk"))
-    for desk in desks:
-        work(desk, tmp_path)
+    with Developer(cluster.folder, cluster.about["master"]["env"]) as administrator:
+        desks = [Desk(administrator, master), Desk(administrator, tmp_path / "desk")]
+        desks[0].hg("share", "-q", "-U", "-B", str(master), str(tmp_path / "desk"))
+        for desk in desks:
+            work(desk, tmp_path)
     wanted = state(cluster, master)
     assert len(wanted) > 50
     for mirror in cluster.about["mirrors"]:
