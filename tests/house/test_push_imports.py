@@ -10,7 +10,10 @@ import pytest
 
 from testing.services.cache import CHECKOUT
 from testing.waiting import eventually
+from testing.warm_hg import shared_hg
 
+# Imports what it uses, and nothing else; a warm one has imported all.
+COLD = str(Path(sys.executable).with_name("hg"))
 OURS = {"hgext", "pushlog", "hooks"}
 MERCURIALS = {"mercurial", "hgdemandimport", "hgext3rd"}
 REPORTER = """
@@ -64,15 +67,15 @@ def modules_of_a_push(folder: Path, hgrc: str) -> set[str]:
     (folder / "hgrc").write_text(hgrc)
     environment = {**os.environ, "HGRCPATH": str(folder / "hgrc"), "MODULES": str(folder / "modules")}
 
-    def hg(*arguments: str) -> None:
-        command = [str(Path(sys.executable).with_name("hg")), *arguments]
-        subprocess.run(command, check=True, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
+    def hg(program: str, *arguments: str) -> None:
+        subprocess.run([program, *arguments], check=True, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
 
-    hg("init", "master/one")
-    hg("init", "clone")
+    warm = shared_hg(environment)
+    hg(warm, "init", "master/one")
+    hg(warm, "init", "clone")
     (folder / "clone" / "file").write_text("content")
-    hg("-R", "clone", "commit", "--addremove", "--message", "first", "--user", "tester")
-    hg("-R", "clone", "push", "master/one", "--config", f"extensions.reporter={folder}/reporter.py")
+    hg(warm, "-R", "clone", "commit", "--addremove", "--message", "first", "--user", "tester")
+    hg(COLD, "-R", "clone", "push", "master/one", "--config", f"extensions.reporter={folder}/reporter.py")
     return set((folder / "modules").read_text().split())
 
 
@@ -111,13 +114,12 @@ def test_a_server_over_ssh_loads_nothing_for_pages_or_other_commands(tmp_path: P
     environment = {**os.environ, "HGRCPATH": str(tmp_path / "hgrc"), "MODULES": str(tmp_path / "modules")}
 
     def loaded(*arguments: str) -> set[str]:
-        command = [str(Path(sys.executable).with_name("hg")), *arguments]
         subprocess.run(
-            command, check=True, cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, capture_output=True
+            [COLD, *arguments], check=True, cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, capture_output=True
         )
         return set((tmp_path / "modules").read_text().split())
 
-    loaded("init", "master/one")
+    subprocess.run([shared_hg(environment), "init", "master/one"], check=True, cwd=tmp_path, env=environment)
     assert not loaded("-R", "master/one", "serve", "--stdio") & NOT_OVER_SSH
     assert {"mercurial.hg", "pushlog.web.seam"} <= loaded("-R", "master/one", "log")
 
@@ -167,9 +169,9 @@ class Server:
         (folder / "hgrc").write_text(reporter + hgrc.format(folder=folder))
         self._modules = folder / "modules"
         environment = {**os.environ, "HGRCPATH": str(folder / "hgrc"), "MODULES": str(self._modules)}
-        hg = str(Path(sys.executable).with_name("hg"))
-        subprocess.run([hg, "init", "master/one"], check=True, cwd=folder, env=environment, capture_output=True)
-        command = [hg, "-R", "master/one", "serve", "--stdio"]
+        init = [shared_hg(environment), "init", "master/one"]
+        subprocess.run(init, check=True, cwd=folder, env=environment, capture_output=True)
+        command = [COLD, "-R", "master/one", "serve", "--stdio"]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, cwd=folder, env=environment, stdin=pipe, stdout=pipe)
 
