@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from pushlog import versions
+from testing.warm_hg import shared_hg
 from tests.pushlog.conftest import HG, environment
 
 pytestmark = pytest.mark.processes
@@ -32,18 +33,19 @@ def folder(tmp_path, request):
         f"[extensions]\n*:required = yes\npushlog =\n{extensions}[web]\nallow-push = *\npush_ssl = no\n"
         "[ui]\nusername = test\ntimeout = 0\n"
     )
-    assert run(tmp_path, "init", "server")[0] == 0
+    warm = [shared_hg(environment(tmp_path))]
+    assert run(tmp_path, "init", "server", program=warm)[0] == 0
     client = ("--config", "extensions.vcsreplicator=!", "--config", "extensions.pushlog=!")
-    assert run(tmp_path, "init", "client", *client)[0] == 0
+    assert run(tmp_path, "init", "client", *client, program=warm)[0] == 0
     (tmp_path / "client" / "file").write_text("content")
-    assert run(tmp_path, "-R", "client", "commit", "-A", "-q", "-m", "first", *client)[0] == 0
+    assert run(tmp_path, "-R", "client", "commit", "-A", "-q", "-m", "first", *client, program=warm)[0] == 0
     return tmp_path
 
 
-def run(folder, *arguments):
+def run(folder, *arguments, program=(*POWERLESS, HG)):
     variables = {**environment(folder), "USER": "alice"}
     done = subprocess.run(
-        [*POWERLESS, HG, *arguments], cwd=folder, env=variables, capture_output=True, text=True, check=False
+        [*program, *arguments], cwd=folder, env=variables, capture_output=True, text=True, check=False
     )
     return done.returncode, done.stdout + done.stderr
 
