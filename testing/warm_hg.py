@@ -324,8 +324,7 @@ def import_mercurial() -> None:
         for name in new:
             with contextlib.suppress(ImportError):  # of another system
                 vars(importlib.import_module(name))
-    gc.collect()
-    gc.freeze()
+    gc.freeze()  # with what is garbage: a command would write into the gaps between what stays, and so copy each page of it
 
 
 def _list_ours() -> Iterator[str]:
