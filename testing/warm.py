@@ -376,7 +376,6 @@ def import_ours() -> None:
     for verb in ("daemons", "web", "status", "check", "trace"):
         importlib.import_module(f"{CLI}.{verb}") if (source / f"{verb}.py").exists() else None
     importlib.import_module(NURSERY)  # which imports the worker
-    gc.collect()
     gc.freeze()
 
 
