@@ -47,6 +47,8 @@ class History:
         self.hg("remove", "f")
         self.hg("commit", "--date", "7 0", "--message", "removed")
         self.hg("update", "--clean", "null")
+        self._nodes = self.hg("log", "--hidden", "--rev", "all()", "--template", "{node}\n").split()
+        self._manifests = [self.hg("manifest", "--hidden", "--debug", "--rev", node) for node in self._nodes]
 
     def hg(self, *words: str, cwd: Path | None = Path()) -> str:
         place = self.folder if cwd is not None else None
@@ -61,11 +63,10 @@ class History:
         self.hg("commit", "--date", "7 0", "--addremove", "--user", user, "--message", message)
 
     def node(self, number: int) -> str:
-        return self.hg("log", "--hidden", "--rev", str(number), "--template", "{node}")
+        return self._nodes[number]
 
     def file_node(self, number: int, name: str = "f") -> str:
-        lines = self.hg("manifest", "--hidden", "--debug", "--rev", str(number)).splitlines()
-        return next(line.split()[0] for line in lines if line.split()[-1] == name)
+        return next(line.split()[0] for line in self._manifests[number].splitlines() if line.split()[-1] == name)
 
 
 @pytest.fixture(scope="module")
