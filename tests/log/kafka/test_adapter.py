@@ -21,6 +21,7 @@ from kafka.producer.transaction_manager import (
     AddOffsetsToTxnHandler,
     ProducerIdAndEpoch,
     TransactionManager,
+    TransactionState,
     TxnOffsetCommitHandler,
 )
 from kafka.serializer import Serializer
@@ -501,10 +502,7 @@ def test_a_transaction_that_a_broker_left_open_ends_as_its_other_parts(
             producer.begin_transaction()
             producer.send(**transactor._broker.plan(known))
             producer.abort_transaction()
-        # What the broker's death leaves: a record of a transaction that counts as ended.
-        producer.begin_transaction()
-        producer._transaction_manager._partitions_in_transaction.add(TopicPartition(NOTICES, 0))
-        producer.send(**transactor._broker.plan(left)).get(timeout=60)
+        leave_open(transactor, left)
         transactor.close()
         assert read_all(log, STATE) == ([b"known"] if ended == "committed" else [])
         assert read_all(log, NOTICES) == []
@@ -516,6 +514,36 @@ def test_a_transaction_that_a_broker_left_open_ends_as_its_other_parts(
         transactor.commit([NewRecord(topic=NOTICES, key="y", value=b"next")])
         assert read_all(log, NOTICES)[-1:] == [b"next"]
         transactor.close()
+
+
+@pytest.mark.sample(1)
+def test_an_abort_after_a_broker_was_killed_undoes_nothing_that_was_committed(
+    own_service: Callable[[type[UnverifyingKafka]], UnverifyingKafka],
+) -> None:
+    kafka = own_service(UnverifyingKafka)
+    with open_log(kafka.url, creates=True) as log:
+        log.create(topics(partitions=1))
+        transactor: Any = log.transactor("single")
+        transactor.commit([NewRecord(topic=STATE, key="x", value=b"known")])
+        leave_open(transactor, NewRecord(topic=NOTICES, key="x", value=b"left"))
+        manager = transactor._producer._transaction_manager
+        manager._current_state = TransactionState.READY
+        manager._partitions_in_transaction.clear()
+        kafka.kill()
+        kafka.start()
+        with pytest.raises(Unavailable):
+            transactor.commit([NewRecord(topic=NOTICES, key="x", value=b"refused")], newest={(NOTICES, 0): 1000})
+        transactor.renew()
+        assert read_all(log, NOTICES) == [b"left"]
+        transactor.close()
+
+
+def leave_open(transactor: Any, record: NewRecord) -> None:
+    """What the death of a broker leaves: a record of a transaction that counts as ended."""
+    producer = transactor._producer
+    producer.begin_transaction()
+    producer._transaction_manager._partitions_in_transaction.add(TopicPartition(record.topic, 0))
+    producer.send(**transactor._broker.plan(record)).get(timeout=60)
 
 
 def read_all(log: Log, topic: str) -> list[bytes | None]:

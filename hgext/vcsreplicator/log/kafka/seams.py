@@ -53,7 +53,7 @@ SEAMS = {
     "kafka.protocol.consumer.offsets": "IsolationLevel",
     # Transactions of one round trip, and their end (`clients`, `transactor`).
     "kafka:KafkaProducer": "_metadata _sender _transaction_manager",
-    "kafka.producer.sender:Sender": "add_topic() force_close() run_once() wakeup()",
+    "kafka.producer.sender:Sender": "_client add_topic() force_close() run_once() wakeup()",
     "kafka.producer.transaction_manager:TransactionManager": (
         "_lock begin_abort() begin_commit() last_error maybe_add_partition_to_transaction() "
         "send_offsets_to_transaction()"

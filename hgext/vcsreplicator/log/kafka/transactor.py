@@ -53,7 +53,7 @@ class KafkaTransactor:
         self._epoch = max(epoch + 1, time.time_ns() // 1_000_000)
         self._write_owner()
         self._producer: KafkaProducer | None = None
-        self._is_open = False
+        self._is_open, self._lost = False, 0
         self._open_producer()
 
     def renew(self) -> None:
@@ -107,6 +107,9 @@ class KafkaTransactor:
         if not plan and not offsets:
             self._refuse_newer()
             return []
+        if count_lost(self._producer) != self._lost:
+            # A killed broker may have left the last transaction open, which an abort of this one would abort, too.
+            self.renew()
         futures: list[Any] = []
 
         def check() -> None:
@@ -156,6 +159,7 @@ class KafkaTransactor:
         try:
             with rim(self._broker.options, f"become {self._identity}"):
                 self._producer.init_transactions()
+                self._lost = count_lost(self._producer)
                 self._end_hanging(self._producer, before)
             # A newer transactor, which came meanwhile, is the owner, and may have read already what its predecessors wrote.
             self._refuse_newer()
@@ -241,3 +245,9 @@ class KafkaTransactor:
 def list_places(written: Sequence[Any]) -> list[tuple[int, int]]:
     """Return the partition and the offset of each record, by its future."""
     return [(future.value.partition, future.value.offset) for future in written]
+
+
+def count_lost(producer: KafkaProducer) -> int:
+    """Return how many connections to brokers a producer has lost."""
+    lost: int = producer._sender._client._manager.lost
+    return lost
