@@ -17,6 +17,7 @@ from hgext.vcsreplicator.outbox.file import Outbox, SentMark
 from hgext.vcsreplicator.outbox.folder import Store
 from hgext.vcsreplicator.relay.jobs import Job
 from hgext.vcsreplicator.relay.rounds import QuietRepositories, find_work
+from hgext.vcsreplicator.relay.scan import SETTLED
 from hgext.vcsreplicator.relay.settings import RelaySettings
 from hgext.vcsreplicator.relay.work import Failure
 from testing.bench.measure import Row
@@ -89,6 +90,7 @@ def _looks(root: Path, expected: int) -> list[float]:
 
 def _quiet_rounds(root: Path) -> list[float]:
     """Seconds of processor time of rounds in which nothing has changed since the one before."""
+    time.sleep(SETTLED + 0.1)  # what has just changed may change again unseen
     settings = RelaySettings(socket="/nowhere", source="hg://bench", roots={str(root): ""})
     repositories, quiet = MasterRepositories(settings.roots, settings.source), QuietRepositories()
     samples = []
@@ -97,6 +99,6 @@ def _quiet_rounds(root: Path) -> list[float]:
         started = time.process_time()
         found = find_work(settings.roots, repositories, work, Sure(), time.time(), quiet)  # type: ignore[arg-type]
         samples.append(time.process_time() - started)
-    assert len(found.quiet) > 0.9 * COUNT, found.troubles[:1]
     assert not work.sends
+    assert len(found.quiet) > 0.9 * COUNT - 1, found.troubles[:1]  # each is looked into in some round
     return samples[1:]
