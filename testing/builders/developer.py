@@ -80,6 +80,14 @@ class Developer:
                 server.kill()
                 server.wait()
 
+    def kill(self) -> None:
+        """Kill the process, from any thread: to Mercurial a process that nobody waited for lives, and its locks hold."""
+        with self._changing:
+            server = self._server
+        if server is not None:
+            server.kill()
+            server.wait()
+
     def _start(self) -> subprocess.Popen[bytes]:
         program = shared_hg(self._environment) if self._is_warm else "hg"
         server = subprocess.Popen(

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """An operator of a master, who creates, strips, renames and deletes repositories under load, and pushes to them in between."""
 
-import os
 import shutil
-import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,9 +23,7 @@ class Operator(Pusher):
 
     def end_command(self) -> None:
         """Kill the process of what is typed on the master now, if there is one."""
-        if (pid := self._server.pid) is not None:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self._server.kill()
 
     def run(self) -> None:
         try:
