@@ -292,9 +292,9 @@ class Window:
         return max(0, self.patience.held - len(self._entries)) if self._live_size < HELD_BYTES else 0
 
     @property
-    def is_full_of_replays(self) -> bool:
-        """Whether replays may hold no more: they leave the room in the window to the live stream."""
-        return self._replayed_size >= REPLAYED_BYTES
+    def replay_room(self) -> int:
+        """The number of messages that replays may still read: a stuck one leaves the room in the window to the live stream."""
+        return self.room if self._replayed_size < REPLAYED_BYTES else 0
 
     @property
     def wakes_at(self) -> float | None:

@@ -55,7 +55,6 @@ class Replay:
     def __init__(self, request: OperatorRequest, log: Log) -> None:
         self.request = request
         self.numbers: set[int] = set()
-        self.is_full = False
         self.taken = self.confirmed = 0
         self._log = log
         self._end = log.ends(NOTICES)[0]
@@ -83,10 +82,9 @@ class Replay:
     def has_more(self) -> bool:
         """Whether there is more to read now.
 
-        Not while `REPLAY_BATCH` of its messages wait, or large ones fill what replays may hold: a replay that is stuck leaves the
-        room in the window to the live stream.
+        Not while `REPLAY_BATCH` of its messages wait: a replay that is stuck leaves the room in the window to the live stream.
         """
-        return self._position < self._end and len(self.numbers) < REPLAY_BATCH and not self.is_full
+        return self._position < self._end and len(self.numbers) < REPLAY_BATCH
 
     @property
     def finished(self) -> bool:
@@ -201,7 +199,7 @@ class Orders:
     @property
     def replaying(self) -> bool:
         """Whether a replay has more to read now."""
-        return any(replay.has_more for replay in self._replays)
+        return self.window.replay_room > 0 and any(replay.has_more for replay in self._replays)
 
     def list_replays(self) -> list[dict[str, int]]:
         return [replay.progress for replay in self._replays]
@@ -248,8 +246,7 @@ class Orders:
 
     def _read_replay(self, replay: Replay) -> None:
         replay.numbers = {number for number in replay.numbers if self.window.holds(number)}
-        replay.is_full = self.window.is_full_of_replays
-        for record in replay.records(self.window.room):
+        for record in replay.records(self.window.replay_room):
             for message in self._read_messages(record):
                 replay.numbers.add(self.window.take_replay(replace(message, replay=replay.mark)))
                 replay.taken += 1

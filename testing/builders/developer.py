@@ -81,7 +81,7 @@ class Developer:
                 server.wait()
 
     def kill(self) -> None:
-        """Kill the process, from any thread: to Mercurial a process that nobody waited for lives, and its locks hold."""
+        """Kill the process and wait for it, from any thread: to Mercurial a zombie lives, and its locks hold."""
         with self._changing:
             server = self._server
         if server is not None:

@@ -50,7 +50,7 @@ def run(config: Path, *options: str) -> None:
 
 
 def test_no_mirror_is_promoted_while_the_log_knows_no_master(config: Path) -> None:
-    """The promotion would name no master, so one that was only cut off would be a second one."""
+    """The promotion would name no master, so a master that was only cut off would be a second one."""
     with open_log(f"sqlite://{config.parent}/log.db") as log:
         log.append([NewRecord(topic=STATE, key=FORMER.repository, value=None)])
         with pytest.raises(Refused, match="the log names no master that alpha would replace"):

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.processes
 
 
 def test_a_killed_hg_is_a_process_no_more(tmp_path: Path) -> None:
-    """While nobody waits for it, Mercurial takes it for alive, and waits ten minutes for a lock that it left."""
+    """Mercurial takes a zombie for alive, and waits ten minutes for a lock that it left."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     with Developer(tmp_path, {**os.environ, "HGRCPATH": "", "PATH": path}, is_warm=False) as dana:
         dana.hg("version")

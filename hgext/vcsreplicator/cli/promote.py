@@ -89,7 +89,7 @@ def command(config: Config, name: str, is_check: bool, handed: str | None, yes: 
         problems = list(promotion.find_rivals(picture, known, former, relay.source, now))
         if not former:
             problems.append(
-                f"the log names no master that {name} would replace, and one that comes back would be a second master: start "
+                f"the log names no master that {name} would replace, and a master that comes back would be a second one: start "
                 "its relay once; if there is none, set up a new master (docs/by-hand.md)"
             )
         # The new master's own events are on its disk alone.

@@ -183,7 +183,7 @@ def _check_task_message(message: Any) -> None:
 
 
 def _read_eta(text: Any) -> str | None:
-    """Return when the next attempt is due; None for at once, also if nobody could have said so."""
+    """Return when the next attempt is due; None for at once, also for a time that this program never sends."""
     try:
         due = datetime.fromisoformat(text)
         return due.isoformat() if 0 < (due - datetime.now(UTC)).total_seconds() <= 2 * LONGEST_DELAY else None

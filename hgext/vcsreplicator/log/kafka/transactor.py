@@ -66,6 +66,8 @@ class KafkaTransactor:
         producer = self._producer
         if producer is None or producer.config["transaction_timeout_ms"] < 2000 * EXPECTED_WITHIN:
             return
+        if count_lost(producer) != self._lost:
+            return  # the commit renews it first
         with suppress(kafka_errors.KafkaError), together(producer):  # the commit meets the error too
             self._open_transaction(producer, {self._broker.partition(topic, 0) for topic in topics})
 
