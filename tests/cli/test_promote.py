@@ -14,8 +14,9 @@ from hgext.vcsreplicator.mirror.jobs.promotion import Handover
 from hgext.vcsreplicator.relay.mastership import claim, read_master, take_back
 from hgext.vcsreplicator.words.errors import Refused
 from hgext.vcsreplicator.words.records import AGGREGATOR, AggregatorHeartbeat, MasterRecord
-from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
+from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster, Verb
 from hgext.vcsreplicator.words.shape import to_json
+from testing.builders.aggregator.aggregating import ask
 from testing.builders.aggregator.states import some_state
 from testing.faults.system import System
 
@@ -119,6 +120,16 @@ def test_a_mirror_that_an_operator_activates_meanwhile_leaves_the_roster(
 
         write_roster(1, MirrorState.INACTIVE)
         monkeypatch.setattr(promote, "_continue_all", lambda *_: write_roster(2, MirrorState.ACTIVE))
+        with pytest.raises(Refused, match="the aggregator has not decided within 0 s"):
+            run(config, "--wait", "0")
+
+
+def test_a_mirror_whose_activation_no_aggregator_has_decided_leaves_the_roster(config: Path) -> None:
+    """The request to deactivate it stands behind the other one, so the new master never gates."""
+    roster = Roster(version=1, mirrors=(Mirror(name="alpha", state=MirrorState.INACTIVE),))
+    with open_log(f"sqlite://{config.parent}/log.db") as log:
+        log.append([NewRecord(topic=ROSTER, key=KEY, value=to_json(roster))])
+        ask(log, Verb.ACTIVATE, "alpha")
         with pytest.raises(Refused, match="the aggregator has not decided within 0 s"):
             run(config, "--wait", "0")
 

@@ -35,32 +35,7 @@ def check_silence(log: Log, patience: float) -> None:
         reader.close()
 
 
-def decide_offline(log: Log, request: RosterRequest) -> tuple[Decision, Roster]:
-    """Decide the request, and write the roster at once.
-
-    Refuses the requests made before it. Raises Refused, Unavailable.
-    """
-    if request.verb not in VERBS:
-        verbs = ", ".join(verb.value for verb in VERBS)
-        raise Refused(f"{request.verb.value}: only an aggregator can do that; --offline is for {verbs}")
-    transactor = log.transactor(IDENTITY)
-    try:
-        roster = load_roster(log)
-        overtaken = f"request {request.id} was decided offline before it; ask again"
-        waiting = _read_waiting(log, roster)
-        if len(waiting) >= RECENT:
-            raise Refused(f"{counted(len(waiting), 'request')} waiting for the aggregator; start it")
-        decided = decide(roster, request, positions={}, now=request.time)
-        for each in waiting:
-            decided = remember(decided, each, now=request.time, refusal=overtaken)
-        decided = remember(decided, request, now=request.time)
-        transactor.commit(list_records(decided))
-    finally:
-        transactor.close()
-    return decided.recent[-1], decided
-
-
-def _read_waiting(log: Log, roster: Roster) -> list[RosterRequest]:
+def read_waiting(log: Log, roster: Roster) -> list[RosterRequest]:
     """Read the requests without a decision that no aggregator has read.
 
     A request that cannot be read is left to the aggregator.
@@ -73,3 +48,28 @@ def _read_waiting(log: Log, roster: Roster) -> list[RosterRequest]:
         if request is not None and roster.decision(request.id) is None:
             found.append(request)
     return found
+
+
+def decide_offline(log: Log, request: RosterRequest) -> tuple[Decision, Roster]:
+    """Decide the request, and write the roster at once.
+
+    Refuses the requests made before it. Raises Refused, Unavailable.
+    """
+    if request.verb not in VERBS:
+        verbs = ", ".join(verb.value for verb in VERBS)
+        raise Refused(f"{request.verb.value}: only an aggregator can do that; --offline is for {verbs}")
+    transactor = log.transactor(IDENTITY)
+    try:
+        roster = load_roster(log)
+        overtaken = f"request {request.id} was decided offline before it; ask again"
+        waiting = read_waiting(log, roster)
+        if len(waiting) >= RECENT:
+            raise Refused(f"{counted(len(waiting), 'request')} waiting for the aggregator; start it")
+        decided = decide(roster, request, positions={}, now=request.time)
+        for each in waiting:
+            decided = remember(decided, each, now=request.time, refusal=overtaken)
+        decided = remember(decided, request, now=request.time)
+        transactor.commit(list_records(decided))
+    finally:
+        transactor.close()
+    return decided.recent[-1], decided

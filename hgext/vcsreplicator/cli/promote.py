@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 
+from ..aggregator.offline_roster import read_waiting
 from ..config import Config
 from ..hg.master.creation import NOTES, make_folder, note_generation, read_generation
 from ..hg.promoting import continue_outbox, keep_drafts, read_copy, roll_back_copy, take_hgrc
@@ -39,7 +40,7 @@ from ..words.errors import Expired, MalformedEvent, Refused, counted, visible
 from ..words.event import Event
 from ..words.path import wire_path
 from ..words.records import MasterRecord
-from ..words.roster import Roster, Verb
+from ..words.roster import Verb
 from ..words.shape import GIB, from_json
 from .options import complete_mirror, log_of, mirror_settings, relay_of, with_config, with_wait, with_yes
 from .requests import ask_aggregator, make_request
@@ -117,8 +118,7 @@ def command(config: Config, name: str, is_check: bool, handed: str | None, yes: 
                 raise Refused("\n".join((f"{name} is not the master yet; run this again later:", *map(visible, late))))
         hgrc = {each.fingerprint.repository: each.hgrc for each in handover.repositories} if handover else {}
         _continue_all(relay, log, picture, found, hgrc)
-        # Another operator may have activated the mirror meanwhile.
-        _leave_roster(log, follower.update().require_roster(), name, wait)
+        _leave_roster(log, follower, name, wait)
         _record_end(log, record)
         _put_away(settings)
     click.echo(
@@ -263,11 +263,13 @@ def _put_away(settings: MirrorSettings) -> None:
         os.rename(settings.folder, kept)
 
 
-def _leave_roster(log: Log, roster: Roster, name: str, wait: float) -> None:
-    """Deactivate the mirror; raises Refused if the aggregator does not."""
-    mirror = roster.mirror(name)
-    if mirror is None or mirror.state not in ALIVE:
-        return
-    decision, _ = ask_aggregator(log, make_request(Verb.DEACTIVATE, "promoted", mirror=name), wait)
-    if decision.refusal:
-        raise Refused(decision.refusal)
+def _leave_roster(log: Log, follower: Follower, name: str, wait: float) -> None:
+    """Deactivate the mirror, which another operator may have activated or be activating; raises Refused if it stays."""
+    # Before the newest roster, which so has all that was decided until now.
+    waiting = any(each.mirror == name for each in read_waiting(log, follower.picture.require_roster()))
+    mirror = follower.update().require_roster().mirror(name)
+    if waiting or (mirror is not None and mirror.state in ALIVE):
+        decision, roster = ask_aggregator(log, make_request(Verb.DEACTIVATE, "promoted", mirror=name), wait)
+        mirror = roster.mirror(name)
+        if decision.refusal and mirror is not None and mirror.state in ALIVE:
+            raise Refused(decision.refusal)
