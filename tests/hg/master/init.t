@@ -95,6 +95,27 @@ A repository older than the extension is announced with its first change.
   before 1 created origin=adopted (master) after=1
   before 2 changed here=cb9a9f314b8b after=1
 
+A transaction that fails takes no generation: a later repository at the path would wait for the one that never was there.
+
+  $ HGRCPATH=$HGRCPATH hg init repos/refused
+  $ cat > full.py <<'E'
+  > import errno, os
+  > def append(*_): raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+  > def reposetup(ui, repo):
+  >     from hgext.vcsreplicator.outbox.file import Outbox
+  >     Outbox.append = append
+  > E
+  $ hgm -R repos/refused bookmark -r null x --config extensions.full=full.py
+  transaction abort!
+  rollback completed
+  abort: No space left on device
+  [255]
+  $ hgm -R repos/refused bookmark -r null x
+  recorded push in replication log in *s (glob)
+  $ events refused
+  refused 1 created origin=adopted after=0
+  refused 2 changed x=000000000000 after=0
+
 A name that mirrors could not have.
 
   $ hgm init 'repos/~tilde'

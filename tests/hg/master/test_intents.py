@@ -37,15 +37,21 @@ def test_a_note_that_could_not_be_read_again_is_not_written(tmp_path, monkeypatc
     assert intents.read(str(tmp_path), "one") is None
 
 
+def take_generation(root, path):
+    """As an event that is written."""
+    creation.note_generation(root, path, creation.read_generation(root, path) + 1)
+    return creation.read_generation(root, path)
+
+
 def test_generations_count_the_repositories_of_one_path(tmp_path):
-    assert [creation.next_generation(str(tmp_path), path) for path in ("one", "one", "two", "one")] == [1, 2, 1, 3]
+    assert [take_generation(str(tmp_path), path) for path in ("one", "one", "two", "one")] == [1, 2, 1, 3]
 
 
 @pytest.mark.parametrize("content", ["", "x", "-5", "9" * 18, "9" * 30, "9" * 5000, "\u0663", "1" * 10_000_000])
 def test_a_damaged_generation_leads_to_one_that_events_take(tmp_path, content):
-    creation.next_generation(str(tmp_path), "one")
+    take_generation(str(tmp_path), "one")
     (tmp_path / creation.NOTES / "generations" / creation.name_of("one")).write_text(content + "\none\n")
-    found = [creation.next_generation(str(tmp_path), "one") for _ in range(2)]
+    found = [take_generation(str(tmp_path), "one") for _ in range(2)]
     assert all(1 <= generation < 2**63 for generation in found)
 
 
@@ -70,7 +76,7 @@ def test_notes_and_generations_are_for_all_who_may_write_to_the_root(tmp_path):
     before = os.umask(0o077)
     try:
         intents.write(str(tmp_path), intent())
-        creation.next_generation(str(tmp_path), "one")
+        take_generation(str(tmp_path), "one")
         creation.make_folder(str(tmp_path), creation.DELETED)
     finally:
         os.umask(before)
@@ -124,7 +130,7 @@ def test_a_pipe_in_place_of_a_note_or_generation_is_not_waited_for(tmp_path):
     ):
         creation.make_folder(root, kind)
         os.mkfifo(file)
-    for act in (intents.read, creation.next_generation):
+    for act in (intents.read, creation.read_generation):
         with pytest.raises(OSError, match="Not a file: "):
             act(root, "one")
 

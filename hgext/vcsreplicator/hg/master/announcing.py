@@ -39,8 +39,8 @@ MANY = 5_000
 class Announcement(Value):
     """An event to come that does not follow from the transaction's own changes.
 
-    `identify` changes the identity that precedes the event. `first` is where the revisions of its bundle begin, `source` what it
-    names as the origin of the change (default: its type).
+    `identify` changes the identity that precedes the event; if it takes the next generation of a path, that is noted below `root`.
+    `first` is where the revisions of its bundle begin, `source` what it names as the origin of the change (default: its type).
     """
 
     kind: Type
@@ -50,19 +50,20 @@ class Announcement(Value):
     changes: Changes = NO_CHANGES
     after: Tip | None = None
     identify: Callable[[NewestEvent | None], NewestEvent] | None = None
+    root: str | None = None
     hgrc: Mapping[str, Mapping[str, str]] | None = None
     detail: Mapping[str, str] | None = None
 
 
 def announce_created(repo: MasterRepository, origin: str, *, hgrc: Mapping[str, Mapping[str, str]]) -> Announcement:
-    """Return the first event of a repository as it is now; takes a generation."""
-    now, path = observe.tip(repo), repo.replication_path
-    generation = creation.next_generation(repo.replication_root, path)
+    """Return the first event of a repository as it is now."""
+    now, root, path = observe.tip(repo), repo.replication_root, repo.replication_path
     return Announcement(
         kind=Type.CREATED,
         needs=MirrorNeeds.MASTER if now.length else MirrorNeeds.NOTHING,
         after=now,
-        identify=lambda _before: before_first_event(path, generation),
+        identify=lambda _before: before_first_event(path, creation.read_generation(root, path) + 1),
+        root=root,
         hgrc=hgrc,
         detail={"origin": origin},
     )

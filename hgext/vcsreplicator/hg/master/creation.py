@@ -6,7 +6,8 @@ first and opens it afterwards; its first event is written when it is opened. Kil
 relay's next round, or the first transaction, announces it then.
 
 Generations count the repositories that have lived at one path, so that a new one is not taken for the old. The count survives the
-repository in `ROOT/.vcsreplicator/generations/`, one small file a path; written before the event, so a kill leaves at most a gap.
+repository in `ROOT/.vcsreplicator/generations/`, one small file a path; written before the event is committed, so a kill leaves at
+most a gap, for which a later repository at the path waits.
 The file also says whether a repository was made at the path with this extension. It is written before the repository's folder, so
 that whoever announces the repository announces it as made; and a disk that is full refuses it before anything is made.
 """
@@ -77,13 +78,6 @@ def _noted(reserved: contextlib.AbstractContextManager[None], root: str, path: s
         os.makedirs(root, exist_ok=True)
         _write_count(root, path, read_generation(root, path), is_made=True)
         yield
-
-
-def next_generation(root: str, path: str) -> int:
-    """Take the next generation of a wire path below a root folder, durably."""
-    generation = read_generation(root, path) + 1
-    note_generation(root, path, generation)
-    return generation
 
 
 def read_generation(root: str, path: str) -> int:

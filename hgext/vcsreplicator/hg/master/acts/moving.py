@@ -114,14 +114,13 @@ def _try_to_announce(repo: MasterRepository, intent: Intent, announce: Callable[
 def announce_renamed(repo: MasterRepository, intent: Intent) -> None:
     assert intent.to_path is not None
     assert intent.to_root is not None
-    path = intent.to_path
-    generation = creation.next_generation(intent.to_root, path)
+    root, path = intent.to_root, intent.to_path
 
     def identify(before: NewestEvent | None) -> NewestEvent:
         assert before is not None
-        return replace(before, path=path, generation=generation)
+        return replace(before, path=path, generation=creation.read_generation(root, path) + 1)
 
-    writing.announce(repo, Announcement(kind=Type.RENAMED, identify=identify, detail={"from": intent.path}))
+    writing.announce(repo, Announcement(kind=Type.RENAMED, identify=identify, root=root, detail={"from": intent.path}))
 
 
 def finish_move(root: str, intent: Intent) -> None:
