@@ -41,6 +41,15 @@ for line in sys.stdin:
     print(status.split()[0], shown, flush=True)
 """
 
+# An extension that notes each time that a file of this name is opened.
+COUNTING = """
+import os, sys
+opened = os.open("{opened}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+sys.addaudithook(
+    lambda event, given: event == "open" and str(given[0]).endswith("/{file}") and os.write(opened, b"opened ")
+)
+"""
+
 Ask = Callable[[str], str]
 
 
@@ -118,6 +127,23 @@ def test_a_repository_that_a_power_cut_took_is_refused_and_not_missing(ask: Ask,
         "/project/never": "404",
         "/known": "200",
     }
+
+
+def test_a_repository_in_one_that_a_power_cut_took_a_part_of_is_served(ask: Ask, root: Path) -> None:
+    subprocess.run([shared_hg(), "init", str(root / "known/inner")], check=True)
+    boot.write(str(root), boot.read_boot(), {"id": boot.Lacking("known", "inc", 5)})
+    assert ask("/known/inner/log")[:3] == "200"
+
+
+def test_a_path_of_many_folders_is_looked_at_once(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    (tmp_path / "counting.py").write_text(COUNTING.format(file=boot.FILE, opened=tmp_path / "opened"))
+    (tmp_path / "hgrc").write_text(f"[extensions]\ncounting = {tmp_path}/counting.py\n")
+    monkeypatch.setenv("HGRCPATH", str(tmp_path / "hgrc"))
+    assert request.getfixturevalue("ask")("/static/" + "a/" * 3000)[:3] == "404"
+    opened = (tmp_path / "opened").read_text().split()
+    assert 0 < len(opened) < 2000
 
 
 def test_the_index_names_the_repositories_and_not_the_workshop(ask: Ask) -> None:

@@ -184,9 +184,10 @@ def application(root: str, *, threads: int | None = None) -> Application:
         if threads is not None:
             # How many requests may wait for a push: two threads stay free, or one of two; a single thread never waits.
             environ["pushlog.waiters"] = max(threads - 2, min(threads - 1, 1))
-        unlisted, is_lost = [], False
+        # Folders of the path in the last repository of it that are none.
+        unlisted, missing = [], list[str]()
         for name, place, is_repository in follow_path(folder, environ.get("PATH_INFO", "")):
-            is_lost = not is_repository and (is_lost or boot.is_behind(os.fsdecode(place)))
+            missing = [] if is_repository else [*missing, os.fsdecode(place)]
             if is_repository and name not in hgweb.known:
                 unlisted.append((name, place))
             elif not is_repository and name in hgweb.known:
@@ -197,7 +198,7 @@ def application(root: str, *, threads: int | None = None) -> Application:
                     refuse_repository_pipes(os.fsdecode(place))
                 except OSError as problem:
                     return _refuse_unreadable(problem, environ, start_response)
-        if is_lost:
+        if missing and boot.is_behind(*missing):  # one look at all: they may be hundreds
             start_response("503 Service Unavailable", [*_PLAIN_TEXT, ("Retry-After", guards.RETRY_AFTER)])
             return [guards.BEHIND]
         return _answer_or_refuse(hgweb.serve_more(unlisted) if unlisted else hgweb, environ, start_response)

@@ -71,13 +71,13 @@ def read_boot() -> str:
         return ""
 
 
-def is_behind(folder: str) -> bool:
-    """Return whether a mirror's folder may lack what the mirror acknowledged as served.
+def is_behind(*folders: str) -> bool:
+    """Return whether one of a mirror's folders, each in the one before it, may lack what the mirror acknowledged as served.
 
     That is so below a root that was not compared since the machine's start, and for each repository that lacked something then
-    and is not served again as far. `folder` is an absolute path without links.
+    and is not served again as far. Folders are absolute paths without links. This looks once at each folder above the last one.
     """
-    parents = [str(parent) for parent in Path(folder).parents]
+    parents = [str(parent) for parent in Path(folders[-1]).parents]
     if not _whole.isdisjoint(parents):
         return False
     for root in parents:
@@ -88,7 +88,7 @@ def is_behind(folder: str) -> bool:
             return True
         if not found.lacking:
             _whole.add(root)
-        return os.path.relpath(folder, root) in {each.folder for each in found.lacking.values()}
+        return not {os.path.join(root, each.folder) for each in found.lacking.values()}.isdisjoint(folders)
     return False
 
 
