@@ -79,6 +79,7 @@ SEAMS = {
     },
     "mercurial.hgweb.webutil": {
         "children": "ctx hide",
+        "cleanpath": "repo path",
         "commonentry": "repo ctx",
         "filectx": "repo req",
     },

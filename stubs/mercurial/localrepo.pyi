@@ -18,6 +18,7 @@ from .vfs import abstractvfs
 
 class _Store:
     createmode: int | None
+    encode: Callable[[bytes], bytes]
 
 class _NodeConstants:
     nullid: bytes

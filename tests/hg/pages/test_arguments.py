@@ -116,6 +116,13 @@ def test_a_name_that_no_file_can_have_is_not_there(pages: AskedPages, of: str, n
     assert (answer.status, pages.alarms()[before:]) == (404, [])
 
 
+@pytest.mark.parametrize("page", ["annotate/nosuch", "filelog/null", "log/null", "raw-file/nosuch"])
+def test_a_name_longer_than_any_of_a_store_is_not_there(pages: AskedPages, page: str) -> None:
+    before = len(pages.alarms())
+    answer = pages.get(f"/repo/{page}/{'a/' * 3000}b", "")
+    assert (answer.status, answer.failure, pages.alarms()[before:]) == (404, None, [])
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_of_the_server_is_no_mistake_of_the_client(pages: AskedPages, fault: str) -> None:
     before = len(pages.alarms())

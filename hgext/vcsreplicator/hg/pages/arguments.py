@@ -39,6 +39,7 @@ def install() -> None:
         seams.wrap(f"mercurial.hgweb.{module}", "staticfile", _send_static_file)
     seams.wrap("mercurial.hgweb.webcommands", "comparison", _compare)
     seams.wrap("mercurial.hgweb.webcommands", "graph", _show_graph)
+    seams.wrap("mercurial.hgweb.webutil", "cleanpath", _read_name)
     seams.wrap("mercurial.wireprotoserver", "httpv1protocolhandler.getargs", _read_arguments)
     seams.wrap("mercurial.wireprototypes", "decodelist", _decode_nodes)
     seams.wrap("mercurial.wireprotov1server", "commands.batch", _answer_batch)
@@ -61,6 +62,16 @@ def _send_static_file(orig: Callable[..., Any], *given: Any) -> Any:
         if isinstance(problem, OSError) and problem.errno in (errno.ENAMETOOLONG, errno.ENOTDIR):
             raise ErrorResponse(HTTP_NOT_FOUND) from None
         raise
+
+
+def _read_name(orig: Callable[..., bytes], repo: localrepository, path: bytes) -> bytes:
+    """Read the name of a file; answer 404 for one so long that no store has a place for it."""
+    name = orig(repo, path)
+    try:
+        repo.store.encode(b"data/%s.i" % name)
+    except ValueError:
+        raise ErrorResponse(HTTP_NOT_FOUND) from None
+    return name
 
 
 def _show_graph(orig: Callable[..., Any], web: Any) -> Any:
