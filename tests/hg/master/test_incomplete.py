@@ -96,7 +96,7 @@ def test_content_that_is_linked_to_another_changeset_is_accepted(master: Master,
     assert [event.type for event in events(log)["one"]] == ["created", "changed"], said
 
 
-@pytest.mark.parametrize("date", ["", "x 0", "nan 0", "-inf 0"])
+@pytest.mark.parametrize("date", ["", "x 0", "nan 0", "-inf 0", "1e300 0", f"0 {'9' * 400}", f"0 -{'9' * 4000}"])
 def test_a_changeset_whose_date_no_page_could_show_is_refused(master: Master, date: str) -> None:
     master.create("one")
     crafted = changeset(manifest(ENTRY), b"file", date=date.encode())

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -35,6 +34,8 @@ REFUSED_REQUIREMENTS = {
     b"treemanifest": "tree manifests",
 }
 HOOK = b"pretxnchangegroup.vcsreplicator"
+# Seconds of the farthest date and zone: a database keeps no larger integers, and Mercurial subtracts one from the other.
+_FARTHEST = 2**63
 # Where largefiles keeps the names of its files' content.
 _STANDINS = b".hglf/"
 
@@ -136,9 +137,9 @@ def refuse_incomplete(repo: localrepository, first: int) -> None:
 
 
 def _refuse_odd_date(changed: Any) -> None:
-    """Raise Abort for a date that Mercurial stores and cannot read: each page that shows the changeset would fail."""
+    """Raise Abort for a date that Mercurial stores and cannot read or compute with: pages that show the changeset would fail."""
     try:
-        is_date = math.isfinite(changed.date()[0])
+        is_date = all(abs(number) < _FARTHEST for number in changed.date())  # not so for nan
     except (IndexError, ValueError):
         is_date = False
     if not is_date:
