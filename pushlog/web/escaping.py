@@ -40,6 +40,8 @@ _TEXTUAL = frozenset(
     b"fill formatnode indent label localdate pad splitlines startswith stringify strip sub word".split()
 )
 _NUMBERS = frozenset((b"integer", b"negate", b"+", b"-", b"*", b"/"))
+# Characters that no XML may have, not even as `obfuscate` writes them; a reader refuses all of a feed with one of them.
+_NOT_IN_XML = re.compile(rb"[\0-\x08\x0b\x0c\x0e-\x1f]|\xef\xbf[\xbe\xbf]|&#(?:[0-8]|1[124-9]|2\d|3[01]|6553[45]);")
 _MARKUP = re.compile(rb"[&<>\"'\\]")
 # Mercurial's own between parameters of an address, which stands in scripts too.
 _SEPARATOR = (b"symbol", b"separator")
@@ -58,6 +60,9 @@ def guard(templates: Any, change_html: Callable[[bytes], bytes] = bytes) -> bool
     loader = templates._loader
     parse: Callable[[bytes], _Tree] = loader._parse
     is_html = b"html" in kind
+    if not is_html:
+        generate = templates.generate
+        templates.generate = lambda *given: (_NOT_IN_XML.sub(b"?", piece) for piece in generate(*given))
     loader._parse = lambda source: escaped(parse(change_html(source) if is_html else source))
     return is_html
 

@@ -6,9 +6,10 @@ import subprocess
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+from mercurial import commands
 
 from testing.warm_hg import shared_hg, shared_python
-from tests.pushlog.conftest import Site, environment
+from tests.pushlog.conftest import Site, environment, set_branch
 from tests.pushlog.hostile import FEEDS, NAME, STYLES, Page, addresses, fill
 
 # Mercurial leaves the files of its templates to the garbage collector
@@ -57,6 +58,23 @@ def test_what_a_pusher_chose_is_text_in_every_feed(hostile, style):
         if status == 200 and "xml" in headers["Content-Type"]:
             ElementTree.fromstring(body)
             assert not Page(body).intrusions(), path
+
+
+def test_characters_that_no_xml_has_leave_feeds_readable(tmp_path):
+    repository = Site(tmp_path / "odd", "[ui]\nusername = test\n", create=True).repository
+    odd = "".join(map(chr, (*range(1, 10), 11, 12, *range(14, 32), 0x7F, 0xFFFE, 0xFFFF))).encode()
+    (tmp_path / "odd" / "file").write_bytes(b"text")
+    set_branch(repository, b"branch " + odd)
+    with repository.wlock():
+        commands.commit(
+            repository.ui, repository, addremove=True, message=b"text " + odd, user=odd + b"<" + odd + b"@x>"
+        )
+    site = Site(tmp_path / "odd")
+    for style in FEEDS:
+        for page in ("log", "branches", "filelog/0/file", "pushlog"):
+            status, _headers, body = site.get(f"/{style}-{page}")
+            assert (status, b"text" in body or page != "log") == (200, True)
+            ElementTree.fromstring(body)
 
 
 @pytest.mark.sample(1)
