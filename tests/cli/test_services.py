@@ -34,6 +34,18 @@ def test_a_service_does_not_load_what_colours_tracebacks(verb: str) -> None:
     assert done.stdout == "[]\n"
 
 
+def test_the_nursery_of_a_web_server_does_not_load_it_either(tmp_path: Path) -> None:
+    load = "import sys; from hgext.vcsreplicator.cli import web_nursery; web_nursery.main()"
+    show = "print(sorted({'mercurial.hgweb', 'rich', 'structlog'} & sys.modules.keys()))"
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.close()  # so it forks nothing
+    with theirs:
+        words = [sys.executable, "-P", "-c", f"{load}; {show}", "0", str(tmp_path), "web", "60", str(2**32)]
+        environment = {**os.environ, "HGRCPATH": os.devnull}
+        done = subprocess.run(words, stdin=theirs, env=environment, stdout=PIPE, text=True, check=True)
+    assert done.stdout == "['mercurial.hgweb', 'structlog']\n"
+
+
 def test_a_service_runs_with_standard_error_closed(tmp_path: Path) -> None:
     url, file, address = f"sqlite://{tmp_path}/log.db", tmp_path / "x.toml", str(tmp_path / "notify")
     with open_log(url, creates=True) as log:

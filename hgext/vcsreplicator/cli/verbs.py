@@ -93,7 +93,7 @@ class _Verbs(click.Group):
         if name not in VERBS:
             return None
         if name in _SERVICES:
-            _load_structlog()
+            load_structlog()
         module, command = ("daemons", name) if name in DAEMONS else (name.replace("-", "_"), "command")
         found: click.Command = getattr(importlib.import_module(f"{__package__}.{module}"), command)
         return found
@@ -115,10 +115,11 @@ class _Verbs(click.Group):
                 formatter.write_dl([(verb.ljust(width), line) for verb, line in verbs.items()])
 
 
-def _load_structlog() -> None:
+def load_structlog() -> None:
     """Load structlog without rich.
 
-    On its own, structlog loads rich to colour tracebacks on a terminal, which takes a tenth of a service's memory.
+    Call it before the first import of structlog, which on its own loads rich to colour tracebacks on a terminal: a tenth of a
+    service's memory.
     """
     if not sys.modules.keys() & {"rich", "structlog"}:
         sys.modules["rich"] = None  # type: ignore[assignment]  # as Python documents it: an import fails

@@ -8,18 +8,21 @@ import gc
 import socket
 import sys
 
-from ..hg.serving.budget import Budget
 from ..mirror.forking import Forks
-from ..service import configure_logging
-from ..service.worker import answer_requests, ask_to_write
 from ..words.errors import BadConfig
-from .web import open_folder
+from .verbs import load_structlog
 
 
 def main() -> None:
     """Fork a worker for each descriptor, or report why the folder cannot be served."""
     forks = Forks()
     root, role, seconds, size = sys.argv[2:]
+    load_structlog()
+    from ..hg.serving.budget import Budget
+    from ..service import configure_logging
+    from ..service.worker import answer_requests, ask_to_write
+    from .web import open_folder
+
     configure_logging(role)
     try:
         web = open_folder(root)
