@@ -106,6 +106,25 @@ def test_a_changeset_whose_date_no_page_could_show_is_refused(master: Master, da
     assert master.operate("log", "-R", str(master.root / "one")) == ""
 
 
+@pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", "a/./x", ".hg/hgrc", "a/.HG/hgrc", "a/..", "a/"])
+def test_a_name_that_leads_out_of_a_folder_is_refused(master: Master, name: str) -> None:
+    master.create("one")
+    named = manifest((name.encode(), ONE.node, b""))
+    with master.serve("one") as address:
+        said = push(address, changeset(named, name.encode()), [named], {name.encode(): [ONE]})
+    assert f"a changeset has a file that no working directory can have: {name}" in said
+    assert master.operate("log", "-R", str(master.root / "one")) == ""
+
+
+@pytest.mark.parametrize("name", [".hgtags", "a/.hgignore", "a..b/...", "..a/.h", "hg/.hg~"])
+def test_a_name_with_dots_is_accepted(master: Master, log: Log, name: str) -> None:
+    master.create("one")
+    named = manifest((name.encode(), ONE.node, b""))
+    with master.serve("one") as address:
+        push(address, changeset(named, name.encode()), [named], {name.encode(): [ONE]})
+    assert [event.type for event in events(log)["one"]] == ["created", "changed"]
+
+
 FALSE = Revision(text=b"one", false=b"f" * 20)
 OF_FALSE = manifest((b"file", FALSE.node, b""))
 FALSE_MANIFEST = Revision(text=manifest(ENTRY).text, false=b"m" * 20)

@@ -34,10 +34,14 @@ REFUSED_REQUIREMENTS = {
     b"treemanifest": "tree manifests",
 }
 HOOK = b"pretxnchangegroup.vcsreplicator"
+# Bytes of a name that are shown.
+_SHOWN = 200
 # Seconds of the farthest date and zone: a database keeps no larger integers, and Mercurial subtracts one from the other.
 _FARTHEST = 2**63
 # Where largefiles keeps the names of its files' content.
 _STANDINS = b".hglf/"
+# In names of files that Mercurial neither adds nor checks out.
+_LEADING_OUT = re.compile(rb"(?:^|/)(?:|\.\.?|\.hg)(?:/|$)", re.IGNORECASE)
 
 
 def refuse_format(repo: localrepository) -> None:
@@ -154,6 +158,8 @@ def _find_entries(changed: Any) -> Iterator[tuple[bytes, bytes]]:
             raise _make_refusal("would use tree manifests")
         if node == nullid:
             raise _lack(b"%s@%s: no node" % (name, hex(node)))
+        if _LEADING_OUT.search(name):  # an archive would have it, and lead out of the folder where a client unpacks it
+            raise error.Abort(b"a changeset has a file that no working directory can have: %s" % name[:_SHOWN])
         yield name, node
 
 
