@@ -159,6 +159,26 @@ def test_hg_init_where_an_old_repository_is_makes_it_no_new_one(master: Master, 
     assert events(log)["old"][0].detail == {"origin": "adopted"}
 
 
+def test_an_old_repository_where_a_new_one_was_is_adopted(master: Master, log: Log) -> None:
+    one = master.root / "one"
+    with running_relay(master.settings(), log):
+        master.operate("init", str(one))
+        master.operate("-R", str(one), "replicatedelete", "--yes")
+        master.operate("init", str(one), "--config", "extensions.vcsreplicator=!")
+        eventually(lambda: len(events(log)["one"]) == 3)
+    assert [event.detail for event in events(log)["one"]] == [{"origin": "init"}, None, {"origin": "adopted"}]
+    assert [event.generation for event in events(log)["one"]] == [1, 1, 2]
+
+
+def test_a_repository_whose_outbox_was_moved_away_is_no_new_one(master: Master) -> None:
+    one = str(master.root / "one")
+    master.operate("init", one)
+    for outbox in Path(one, ".hg/store").glob("outbox.*"):
+        outbox.unlink()
+    master.operate("-R", one, "replicatesync")
+    assert next(master.outbox("one").kept()).entry.event.detail == {"origin": "adopted"}
+
+
 def test_a_deletion_without_its_event_is_finished_by_the_relay(master: Master, log: Log) -> None:
     master.create("one")
     extension = master.folder / "wrapper.py"

@@ -90,11 +90,11 @@ class Capture:
             box.reserve(tr)
             durability.before_outbox(self.repo, tr, promised)
             name = box.append(tr, entries)
-            # Not before, since what fails until here shall leave no gap between the generations.
+            durability.after_outbox(self.repo, name)
+            # Not before: after what fails until here, the next attempt takes the same generation, and announces the same origin.
             for announcement, entry in zip(self.announcements, entries, strict=False):
                 if announcement.root is not None:
                     creation.note_generation(announcement.root, entry.event.path, entry.event.generation)
-            durability.after_outbox(self.repo, name)
             durability.sync_late_files(tr, promised)
             if tr.changes[b"bookmarks"] and has_shared_bookmarks(self.repo):
                 durability.write_shared_bookmarks(self.repo, tr, promised)

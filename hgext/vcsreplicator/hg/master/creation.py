@@ -8,8 +8,9 @@ relay's next round, or the first transaction, announces it then.
 Generations count the repositories that have lived at one path, so that a new one is not taken for the old. The count survives the
 repository in `ROOT/.vcsreplicator/generations/`, one small file a path; written before the event is committed, so a kill leaves at
 most a gap, for which a later repository at the path waits.
-The file also says whether a repository was made at the path with this extension. It is written before the repository's folder, so
-that whoever announces the repository announces it as made; and a disk that is full refuses it before anything is made.
+The file also says whether a repository was made at the path with this extension, and has no event yet. It is written before the
+repository's folder, so that whoever announces the repository announces it as made; and a disk that is full refuses it before
+anything is made.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ NOTES = ".vcsreplicator"
 # Below it, the folder of deleted repositories.
 DELETED = "deleted"
 TRANSACTION = repository.OWN + b"created"
-# The third line of a path's count if a repository was made there.
+# The third line of a path's count if a repository was made there that has no event yet.
 MADE = "made"
 
 
@@ -88,12 +89,12 @@ def read_generation(root: str, path: str) -> int:
 
 
 def note_generation(root: str, path: str, generation: int) -> None:
-    """Note the newest generation of a wire path durably."""
-    _write_count(root, path, generation, is_made=was_made(root, path))
+    """Note the newest generation of a wire path durably; a repository that was made there has its first event then."""
+    _write_count(root, path, generation, is_made=False)
 
 
 def was_made(root: str, path: str) -> bool:
-    """Return whether a repository was made with this extension at a wire path below a root folder."""
+    """Return whether the repository at a wire path below a root folder was made with this extension, if it has no event."""
     return _read_count(root, path)[2] == MADE
 
 
