@@ -62,6 +62,7 @@ CRAFTED = {
         [ONE],
         f"00manifest@{UNUSED.node.hex()}: in no",
     ),
+    "a file that its changeset does not name": (manifest(ENTRY), (), [], [ONE], f"file@{ONE.node.hex()}: in no"),
     "a folder": (manifest(ENTRY, (b"no", ONE.node, b"t")), (b"file",), [], [ONE], "would use tree manifests"),
 }
 
@@ -122,6 +123,21 @@ def test_a_name_with_dots_is_accepted(master: Master, log: Log, name: str) -> No
     named = manifest((name.encode(), ONE.node, b""))
     with master.serve("one") as address:
         push(address, changeset(named, name.encode()), [named], {name.encode(): [ONE]})
+    assert [event.type for event in events(log)["one"]] == ["created", "changed"]
+
+
+def test_a_merge_that_names_no_file_of_its_parents_is_accepted(master: Master, log: Log) -> None:
+    master.create("one")
+    for text in ("a", "b"):
+        master.commit("one", text)
+    clone = ("-R", str(master.folder / "clone-one"))
+    master.develop(*clone, "update", "-q", "0")
+    (master.folder / "clone-one" / "other").write_text("other")
+    master.develop(*clone, "commit", "-q", "-A", "-m", "other")
+    master.develop(*clone, "merge", "-q")
+    master.develop(*clone, "commit", "-q", "-m", "merge")
+    assert master.develop(*clone, "log", "-r", "tip", "-T", "{files}") == ""
+    master.push("one", "--force")
     assert [event.type for event in events(log)["one"]] == ["created", "changed"]
 
 

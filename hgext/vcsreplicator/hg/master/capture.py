@@ -85,7 +85,7 @@ class Capture:
             refuse_content(self.repo, tr.changes[b"origrepolen"])
             # What an operator pulls may be a long history.
             if tr.hookargs.get(b"source") in (b"serve", b"push"):
-                refuse_incomplete(self.repo, tr.changes[b"origrepolen"])
+                refuse_incomplete(self.repo, tr, tr.changes[b"origrepolen"])
             box, promised = Outbox(self.repo.svfs), self.repo.replication_settings.durability
             box.reserve(tr)
             durability.before_outbox(self.repo, tr, promised)

@@ -25,6 +25,7 @@ from .repository import is_silenced, replicated
 
 if TYPE_CHECKING:
     from mercurial.bundle2 import bundleoperation, unbundlepart
+    from mercurial.transaction import transaction
 
 # Requirement → its name.
 REFUSED_REQUIREMENTS = {
@@ -115,27 +116,31 @@ def refuse_content(repo: localrepository, first: int) -> None:
             raise _make_refusal("would use LFS")
 
 
-def refuse_incomplete(repo: localrepository, first: int) -> None:
+def refuse_incomplete(repo: localrepository, tr: transaction, first: int) -> None:
     """Raise Abort if a changeset from `first` on names content that is not here, or that no bundle would have, or has no date.
 
     No bundle of it could be made or applied, and all later events would wait. Mercurial looks only with `[server] validate`,
     and then at every file of some manifests (`tests/hg/master/test_incomplete.py`).
     """
-    # Names and nodes of files, and of manifests without a name, that came with the push, and that another one has as its parent.
+    # Names and nodes of files, and of manifests without a name, that came with the push, and that another one has as its parent,
+    # or a changeset that does not name the file. A bundle has the files that its changesets name.
     unknown: set[tuple[bytes, bytes]] = set()
     try:
         for rev in range(first, len(repo)):
             changed: Any = repo[rev]
             _refuse_odd_date(changed)
-            for _ in _find_entries(changed):  # refuses odd ones
-                pass
+            names = {b"", *changed.files()}
+            for name, node in _find_entries(changed):  # refuses odd ones
+                if name not in names and _has_come(repo, tr, name, node, first):
+                    unknown.add((name, node))
             for name in (b"", *changed.files()):
                 unknown.update((name, parent) for parent in _find_unknown(repo, changed, name, first))
     except error.StorageError as problem:
         raise _lack(stringutil.forcebytestr(problem)) from problem
     # A revision may be linked to a changeset that does not have it: `hg verify` warns of it, and it does no harm.
     for rev in range(first, len(repo)) if unknown else ():
-        unknown.difference_update(_find_entries(repo[rev]))
+        names = {b"", *repo[rev].files()}
+        unknown.difference_update(entry for entry in _find_entries(repo[rev]) if entry[0] in names)
     for name, node in unknown:
         raise _lack(b"%s@%s: in no changeset" % (name or b"00manifest", hex(node)))
 
@@ -161,6 +166,15 @@ def _find_entries(changed: Any) -> Iterator[tuple[bytes, bytes]]:
         if _LEADING_OUT.search(name):  # an archive would have it, and lead out of the folder where a client unpacks it
             raise error.Abort(b"a changeset has a file that no working directory can have: %s" % name[:_SHOWN])
         yield name, node
+
+
+def _has_come(repo: localrepository, tr: transaction, name: bytes, node: bytes, first: int) -> bool:
+    """Return whether a version of a file came with the push; raises StorageError if the file grew and has no such version."""
+    file = b"data/%s.i" % name
+    if file not in tr._newfiles and file not in tr._offsetmap:
+        return False
+    storage: Any = repo.file(name)
+    return bool(storage.linkrev(storage.rev(node)) >= first)
 
 
 def _find_unknown(repo: localrepository, changed: Any, name: bytes, first: int) -> Iterator[bytes]:
