@@ -439,6 +439,23 @@ def test_a_mirror_that_can_start_no_worker_goes_on_and_stops_as_ever(
     assert not bench.everything_passed()
 
 
+def test_of_idle_workers_only_light_ones_stay(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "IDLE", 0.5)
+    start, started = WorkerPool.start, list[Worker]()
+
+    def start_and_note(pool: WorkerPool, lane: Lane) -> Worker | None:
+        if (worker := start(pool, lane)) is not None:
+            started.append(worker)
+        return worker
+
+    monkeypatch.setattr(WorkerPool, "start", start_and_note)
+    with bench.mirror(beat_interval=0.2):
+        eventually(lambda: any(each.lane is Lane.CHECK and each.tasks for each in started), "old copies are removed")
+        eventually(
+            lambda: [each.lane for each in started if each.process.poll() is None] == [Lane.LIGHT] * 2, "it ended"
+        )
+
+
 def test_an_ack_says_that_a_setting_is_assumed_until_an_event_states_it(bench: Bench) -> None:
     author = bench.author("one")
     author.push()

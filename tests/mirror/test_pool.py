@@ -124,6 +124,24 @@ def test_a_worker_that_found_all_repositories_ends_with_its_memory(bench: Bench)
     assert bench.pool.workers == []
 
 
+def test_a_worker_without_a_task_for_long_ends_with_its_memory(bench: Bench) -> None:
+    light, heavy = bench.pool.start(Lane.LIGHT), bench.pool.start(Lane.HEAVY)
+    for _ in range(2):
+        bench.arrived()
+    bench.clock.advance(pools.IDLE)
+    bench.pool.end_idle()
+    bench.pool.give(heavy, "task")
+    bench.clock.advance(1)
+    bench.pool.end_idle()  # not while it works, however long
+    assert bench.arrived() == "task"
+    bench.pool.end_idle()
+    assert bench.pool.workers == [light, heavy]
+    bench.clock.advance(pools.IDLE + 1)
+    bench.pool.end_idle()
+    heavy.process.wait(60)
+    assert bench.pool.workers == [light]
+
+
 def test_a_worker_that_was_long_in_starting_is_used_when_it_is_ready(bench: Bench) -> None:
     bench.pool.idle(Lane.REPAIR)
     [worker] = bench.pool.workers

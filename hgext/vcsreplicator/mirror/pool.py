@@ -2,9 +2,10 @@
 """The worker processes of a mirror.
 
 They are started with a clean environment, given one task at a time, and replaced when they end. Each lane has workers of its own,
-so no lane waits for another; workers of all lanes but LIGHT are started when needed, at a lower priority. A worker's answer, or its
-death, arrives in the supervisor's inbox. A thread for each worker holds the conversation with it, so the supervisor never waits
-for a pipe: it writes only what an idle worker's pipe holds. A pipe that breaks at any moment means that the worker died.
+so no lane waits for another; workers of all lanes but LIGHT are started when needed, at a lower priority, and end if none is needed
+for long. A worker's answer, or its death, arrives in the supervisor's inbox. A thread for each worker holds the conversation with
+it, so the supervisor never waits for a pipe: it writes only what an idle worker's pipe holds. A pipe that breaks at any moment
+means that the worker died.
 """
 
 import contextlib
@@ -39,6 +40,8 @@ _KEPT = ("PATH", "PYTHONPATH", "HOME", "USER", "TZ", "TMPDIR", "HGMODULEPOLICY",
 _ROOM = 32 * 1024
 # The niceness of workers of all lanes but LIGHT.
 _NICE = 5
+# Seconds without a task after which a worker of another lane than LIGHT ends.
+IDLE = 60.0
 
 # After a worker that did not start, or ended before it was ready: there may be no memory, or no room for a process, for a while.
 _RESTARTS = Backoff(first=0.1, longest=10.0)
@@ -88,8 +91,9 @@ class Answered:
 class Worker:
     """One process and the pipe to it.
 
-    It is `busy` with a task `since` a time of the supervisor's clock. A worker that takes too long `is_slow`: another one has its
-    place, and it ends with its task. `progress` is its processor time when the supervisor last saw a change, at the time `moved`.
+    It is `busy` with a task, or idle, `since` a time of the supervisor's clock. A worker that takes too long `is_slow`: another one
+    has its place, and it ends with its task. `progress` is its processor time when the supervisor last saw a change, at the time
+    `moved`.
     """
 
     def __init__(
@@ -219,6 +223,7 @@ class WorkerPool:
     def freed(self, answered: Answered) -> None:
         """Take a worker's report: it is idle now, or ends if it died or is worn out."""
         worker = answered.worker
+        worker.since = self._clock.monotonic()
         if answered.answer == READY:
             worker.is_ready, worker.is_slow = True, worker.is_killed
             self._failures = 0
@@ -232,6 +237,13 @@ class WorkerPool:
         worker.busy = None
         if is_spent or worker.is_slow or worker.tasks >= self._settings.recycle_after:
             self._end_worker(worker)
+
+    def end_idle(self) -> None:
+        """End workers that had no task for long, except light ones: each keeps the memory that its tasks took."""
+        before = self._clock.monotonic() - IDLE
+        for worker in [each for each in self.workers if each.is_ready and each.busy is None]:
+            if worker.lane is not Lane.LIGHT and (worker.since or 0.0) < before:
+                self._end_worker(worker)
 
     def progress(self, worker: Worker) -> float:
         """Return the worker's seconds of processor time, which grow with its progress."""

@@ -61,6 +61,9 @@ class Pool:
     def freed(self, answered: Answered) -> None:
         self.workers.remove(answered.worker)
 
+    def end_idle(self) -> None:
+        """None costs anything."""
+
     def kill(self, worker: Any) -> None:
         worker.is_killed = True
         self.killed.append(worker)

@@ -215,6 +215,22 @@ def test_all_repositories_are_read_through_once_in_an_interval(bench: Bench) -> 
     assert len(begun(bench, Check)) == 1
 
 
+def test_no_worker_starts_while_nothing_is_to_be_read_through(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_every(bench, 100.0)
+    bench.pool.limits[Lane.CHECK] = 9
+    asked: list[object] = []
+    idle = bench.pool.idle
+    monkeypatch.setattr(bench.pool, "idle", lambda lane: asked.append(lane) or idle(lane))
+    apply(bench, Chain("r").next())
+    bench.passes(6)
+    answer_check(bench)
+    asked.clear()
+    bench.passes(90)
+    assert Lane.CHECK not in asked
+    bench.passes(10)
+    assert Lane.CHECK in asked
+
+
 def test_a_detached_repository_is_not_read_through_and_keeps_its_reason(bench: Bench) -> None:
     check_every(bench, 1.0)
     event = Chain("r").next()

@@ -157,6 +157,9 @@ class Pool:
         if worker.is_slow or answered.answer is None:
             self.workers.remove(worker)
 
+    def end_idle(self) -> None:
+        """None costs anything."""
+
     def kill(self, worker: Any) -> None:
         worker.is_killed = True
 

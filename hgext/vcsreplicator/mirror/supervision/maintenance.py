@@ -128,15 +128,14 @@ class Maintenance:
 
     def _check_next(self, now: float) -> None:
         """Have the next repository read through, one at a time."""
-        worker = self._pool.idle(Lane.CHECK)
-        if worker is None:
-            return
         if not self._unchecked and now >= self._round_at:
             self._round_at = now + self._settings.check_interval
             self._undecided.clear()
             self._unchecked = [following.id for following in self._table if following.disk.folder is not None]
             random.shuffle(self._unchecked)  # restarts in the middle of rounds must not spare the same ones each time
-        following = self._table.get(self._unchecked.pop()) if self._unchecked else None
+        if not self._unchecked or (worker := self._pool.idle(Lane.CHECK)) is None:
+            return
+        following = self._table.get(self._unchecked.pop())
         if following is not None and following.disk.folder is not None and following.phase is Phase.STREAM:
             task = Check(
                 repository=following.id,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Workers that take too long.
+"""Workers that take too long, and those without a task.
 
-Their repository is detached, a replacement is started, and a worker that hangs is killed.
+If one takes too long, its repository is detached, a replacement is started, and a worker that hangs is killed.
 """
 
 import structlog
@@ -31,12 +31,13 @@ class WorkerWatch:
         self._state, self._settings, self._table, self._pool = state, state.settings, state.table, pool
 
     def check(self, now: float) -> None:
-        """Act on workers that are slow or hang."""
+        """Act on workers that are slow or hang, or idle for long."""
         for worker in self._pool.workers:
             if worker.since is None:
                 worker.since = now  # it begins to start
             if not worker.is_ready or worker.busy:
                 self._check_worker(worker, now)
+        self._pool.end_idle()
         metrics.SLOW_WORKERS.set(self._count_slow())
 
     def _check_worker(self, worker: Worker, now: float) -> None:
