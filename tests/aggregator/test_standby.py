@@ -163,6 +163,25 @@ def test_a_process_that_cannot_begin_keeps_no_other_from_its_turn(log: MemoryLog
         first.join()
 
 
+def test_a_process_that_can_never_load_keeps_no_other_from_its_turn(log: MemoryLog) -> None:
+    """It reaches all brokers but one that it must read from."""
+    stop, second, partly = threading.Event(), ELSEWHERE.replace("17", "18"), CutOffLog(log)
+    partly.is_cut_off, partly.leaderless = False, {(PENDING, 0)}
+    first = threading.Thread(
+        target=standby.run,
+        args=(SETTINGS, partly),
+        kwargs={"stop": stop, "ready": lambda: None, "host": "one", "instance": ELSEWHERE},
+    )
+    first.start()
+    try:
+        eventually(lambda: stands_by(log, "one") is False)
+        with running(log, "two", second):
+            eventually(lambda: active(log) == second, timeout=20.0)
+    finally:
+        stop.set()
+        first.join()
+
+
 class NotingLog(MemoryLog):
     """Notes the processes whose heartbeats it takes."""
 

@@ -43,12 +43,13 @@ def run(
     state: Table | None = None,
     instance: str | None = None,
     begin: Callable[[], Transactor] | None = None,
+    cannot_load: Callable[[], None] = lambda: None,
 ) -> None:
     """Aggregate until `stop` is set; call `ready` once all is loaded.
 
     `state` is what that topic had, if it was read; `instance` names this process in heartbeats; `begin` makes the transactor, so
-    that no other aggregator can write. Retries an unavailable log indefinitely. Raises Fenced, BadConfig, and Poisoned if an
-    exception comes again without its cause.
+    that no other aggregator can write. Calls `cannot_load` after each failure until all is loaded. Retries an unavailable log
+    indefinitely. Raises Fenced, BadConfig, and Poisoned if an exception comes again without its cause.
     """
     clock, begin = clock or SystemClock(), begin or partial(log.transactor, IDENTITY)
     transactor: Transactor | None = None
@@ -76,6 +77,8 @@ def run(
             except (Unavailable, Expired, TooLarge) as error:
                 if isinstance(error, TooLarge) and _leave_out(lasting.poison, error):
                     continue
+                if transactor is not None and not announced:
+                    cannot_load()
                 outage.wait(error, stop)
             except Poisoned as poisoned:
                 logger.exception("unexpected exception", what=poisoned.what)

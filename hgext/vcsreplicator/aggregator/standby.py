@@ -25,7 +25,7 @@ from .loading import IDENTITY, read_beat, read_state
 from .metrics import ACTIVE, clear_gauges
 from .settings import AggregatorSettings
 
-# Multiples of its patience for which an aggregator that cannot begin keeps others from their turn.
+# Multiples of its patience for which an aggregator that cannot begin, or then cannot load, keeps others from their turn.
 BEGINNING = 3
 
 logger = structlog.get_logger()
@@ -48,17 +48,22 @@ def run(
     `loop.run` does.
     """
     clock, instance, is_fenced = clock or SystemClock(), instance or name_process(), False
-    patience, announce = _patience(settings), only_once(ready)
+    patience, announce, turn_began = _patience(settings), only_once(ready), clock.monotonic()
     ACTIVE.set(0)
     with Presence(log, f"{AGGREGATOR_KEY}{host}", instance, clock) as presence:
 
         def begin() -> Transactor:
-            # Not for ever: a process may reach all brokers but the coordinator of transactions.
+            nonlocal turn_began
+            keep_others()
+            transactor = log.transactor(IDENTITY)
+            turn_began = clock.monotonic()
+            keep_others()
+            return transactor
+
+        def keep_others() -> None:
+            """Report that this process works, but not for ever: it may reach all brokers but one that it needs."""
             keeps_others = clock.monotonic() - turn_began < BEGINNING * patience
             presence.report([AGGREGATOR] if keeps_others else [], interval=settings.beat)
-            transactor = log.transactor(IDENTITY)
-            presence.report([AGGREGATOR], interval=settings.beat)
-            return transactor
 
         def note_loaded() -> None:
             presence.report([AGGREGATOR])  # rarely: from now on the heartbeats of the session are the signs
@@ -83,6 +88,7 @@ def run(
                     state=turn.pop(),
                     instance=instance,
                     begin=begin,
+                    cannot_load=keep_others,
                 )
             except Fenced as error:
                 logger.warning("fenced", reason=str(error))
