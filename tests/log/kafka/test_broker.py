@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from hgext.vcsreplicator.log import ACKS, EVENTS, NewRecord, topics
+from hgext.vcsreplicator.log import ACKS, EVENTS, OPEN, TOPIC_NAMES, NewRecord, topics
 from hgext.vcsreplicator.log.kafka.broker import OWNERS, Broker, topic_settings
 from hgext.vcsreplicator.log.kafka.comparison import compare_topics
 from hgext.vcsreplicator.log.kafka.options import parse
@@ -44,6 +44,32 @@ class ToldBroker(Broker):
                 describe_cluster=lambda: {"brokers": [{"broker_id": 1}]},
             )
         )
+
+
+def test_a_topic_of_another_program_without_a_leader_stops_no_transactor() -> None:
+    """Its broker may stay away for good; where ours have no leader, nothing is known."""
+    broker, asked = Broker(parse("kafka://127.0.0.1:9092")), list[set[str]]()
+    counts = [*make_counts().items(), ("another", 2)]
+    told = Mock(
+        describe_topics=lambda: [
+            {
+                "name": name,
+                "error_code": 0,
+                "partitions": [{"partition_index": number, "leader_id": -1 + number} for number in range(count)],
+            }
+            for name, count in counts
+        ]
+    )
+
+    def answer(_: object, partitions: Any, *question: object) -> Any:
+        asked.append({f"{each.topic} {each.partition}" for each in partitions})
+        return {partition: Mock(offset=7) for partition in partitions}
+
+    told._manager.run = answer
+    broker.ask = lambda doing, question: question(told)  # type: ignore[method-assign]
+    assert broker.find_open(1) == []
+    ours = {f"{name} 0" for name in (*TOPIC_NAMES, OWNERS) if name not in {EVENTS, *OPEN}}
+    assert asked == [{*ours, "another 1"}] * 2
 
 
 def make_counts(**changed: int) -> dict[str, int]:

@@ -229,11 +229,15 @@ class Broker:
     def find_open(self, producer: int) -> list[TopicPartition]:
         """Find the partitions in which a transaction of the producer with this number is open.
 
-        Where this user may not read, it is not known. No transaction writes to `events` and OPEN. Raises Unavailable if any other
-        partition has no leader.
+        Where this user may not read, it is not known, nor in other programs' partitions without a leader. No transaction writes to
+        `events` and OPEN. Raises Unavailable if any other of our partitions has no leader.
         """
-        counts = {name: count for name, count in self._describe().items() if name not in {EVENTS, *OPEN, *_INTERNAL}}
-        ends = {self.partition(name, number): OffsetSpec.LATEST for name in counts for number in range(counts[name])}
+        ends = {
+            self.partition(name, number): OffsetSpec.LATEST
+            for name, topic in self.describe().items()
+            if name not in {EVENTS, *OPEN, *_INTERNAL}
+            for number in ([0] if name in _SINGLE else _find_led(topic))
+        }
         written, decided = (
             self.ask(
                 "ends of the topics",
@@ -441,6 +445,11 @@ def topic_settings(topic: Topic, in_sync: int | None) -> dict[str, str]:
     if in_sync is not None:
         settings["min.insync.replicas"] = str(in_sync)
     return settings
+
+
+def _find_led(topic: Mapping[str, Any]) -> list[int]:
+    """Return the partitions of a topic that have a leader, by what Kafka says of it."""
+    return [each["partition_index"] for each in topic["partitions"] if each["leader_id"] >= 0]
 
 
 def _encode(text: str) -> bytes:
