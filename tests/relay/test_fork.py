@@ -2,6 +2,7 @@
 """The relay compares an outbox with what the log has, before it continues any history."""
 
 import threading
+import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -232,6 +233,29 @@ class Stale(MemoryLog):
         self, positions: dict[tuple[str, int], int], active: Sequence[tuple[str, int]], limit: int
     ) -> list[Record]:
         return [] if self.is_cut_off else super().collect(positions, active, limit)
+
+
+@pytest.mark.processes
+def test_a_relay_on_a_suspended_machine_reads_of_promotions_before_it_sends(
+    stop: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The monotonic clock stands still meanwhile, and the connections to the log may look alive."""
+    real, suspended = time.clock_gettime, [0.0]
+    monkeypatch.setattr(
+        time, "clock_gettime", lambda clock: real(clock) + (clock == time.CLOCK_BOOTTIME) * suspended[0]
+    )
+    log = Stale()
+    log.create(topics())
+    watching = watch(log, stop, poll=0.01)
+    assert watching.fork(Box()) is None
+    log.is_cut_off = True
+    record = MasterRecord(source="hg://new", mirror="alpha", replaces=("hg://master",), time=1.0)
+    log.append([NewRecord(topic=SERVICES, key=MASTER_KEY, value=to_json(record))])
+    suspended[0] = fork.TERM + 1
+    with pytest.raises(Unavailable, match="whether a mirror was promoted meanwhile is not read yet"):
+        watching.fork(Box())
+    stop.set()
+    watching.close()
 
 
 @pytest.mark.processes

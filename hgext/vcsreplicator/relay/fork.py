@@ -34,6 +34,11 @@ TERM = 30.0
 POLL = 10.0
 
 
+def read_uptime() -> float:
+    """Return the seconds since the boot; they go on while the machine is suspended, unlike the monotonic clock."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class StateWatch:
     """Follows the topic `state` in a thread of its own.
 
@@ -49,7 +54,7 @@ class StateWatch:
         stop: threading.Event,
         *,
         poll: float | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = read_uptime,
     ) -> None:
         self.on_state: Callable[[RepositoryState], None] = lambda state: None
         self.on_answer: Callable[[], None] = lambda: None
