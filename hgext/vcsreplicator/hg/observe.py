@@ -212,7 +212,8 @@ def _phase_moves(repo: localrepository, changes: Iterable[PhaseChange], since: M
     up: dict[int, set[int]] = {}
     for rev in sorted({*moved, *range(since.length, end)}):
         then = before.phase(rev)
-        now = moved[rev][1] if rev in moved else then
+        # A clone that copies files (`--stream`) tells the transaction nothing of phases.
+        now = moved[rev][1] if rev in moved else phase_of(repo, rev)
         if now != then:
             (up if now > then else down).setdefault(now, set()).add(rev)
     moves = []

@@ -35,3 +35,25 @@ A clone made by such a copy still works.
   $ events
   one 1 created origin=init after=0
   two 1 created origin=clone (master) after=3
+
+It copies phases and markers too, of which Mercurial's transaction says nothing: the event has the phases, and mirrors ask for the
+markers.
+
+  $ hg -R source debugobsolete -q 1111111111111111111111111111111111111111 `hg -R source log -r 2 -T '{node}'`
+  $ cat >> source/.hg/hgrc <<E
+  > [phases]
+  > publish = no
+  > [experimental]
+  > evolution = all
+  > E
+  $ hgm clone -q -U --stream --config ui.ssh=$TESTTMP/ssh ssh://user@dummy/$TESTTMP/source repos/drafts
+  $ hgm -R repos/drafts log -T '{rev} {phase}\n'
+  2 draft
+  1 draft
+  0 draft
+  $ hgm -R repos/drafts debugobsolete | wc -l | tr -d ' '
+  1
+  $ events drafts
+  drafts 1 created origin=init after=0
+  drafts 2 changed +3 heads+1 phase1:1 (inline) after=3
+  drafts 3 sync bootstrap=false reason=outside (master) after=3

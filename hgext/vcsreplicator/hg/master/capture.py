@@ -118,10 +118,10 @@ class Capture:
             assert newest is not None
             entries.append(self._make_changed(newest, tr, changes))
             newest = NewestEvent.of(entries[-1].event)
-        if has_fetched(self.repo):
+        if has_fetched(self.repo) or _has_copied_markers(self.repo, tr):
             from . import announcing
 
-            # An event carries the pushlog row of its own push only; mirrors fetch these rows from the master.
+            # An event carries the pushlog row of its own push only; mirrors fetch these rows, and markers, from the master.
             entries.append(self._make_announced(newest, announcing.ask_master(observe.tip(self.repo))))
         return [fitting(entry) for entry in entries]
 
@@ -264,6 +264,17 @@ def read_hgrc(repo: localrepository) -> dict[str, dict[str, str]]:
     return allowed(
         {utf8(section): {utf8(key): utf8(value) for key, value in content.items(section)} for section in content}
     )
+
+
+def _has_copied_markers(repo: localrepository, tr: Transaction) -> bool:
+    """Return whether the transaction copied files of history, as a clone with `--stream` does, and markers among them.
+
+    Of what it copies, Mercurial notes neither phases nor markers in the transaction.
+    """
+    is_new = tr.changes[b"origrepolen"] == 0 and bool(len(repo.unfiltered().changelog))
+    if not is_new or any(old is None and 0 in revs for revs, (old, _new) in tr.changes[b"phases"]):
+        return False
+    return bool(repo.obsstore)
 
 
 def has_shared_bookmarks(repo: localrepository) -> bool:
