@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the event of a strip says of heads."""
+"""What the event of a strip says of heads, and a strip that Mercurial refuses."""
 
 import shutil
 import tempfile
@@ -12,6 +12,17 @@ from hgext.vcsreplicator.words.event import Event
 from testing.builders.master.pushing import Master
 
 pytestmark = pytest.mark.processes
+
+# A command of a site's extension that strips where Mercurial lets no one strip.
+INSIDE = """
+from mercurial import registrar, repair
+cmdtable = {}
+command = registrar.command(cmdtable)
+@command(b"stripinside")
+def inside(ui, repo):
+    with repo.lock(), repo.transaction(b"inside"):
+        repair.strip(ui, repo, [repo[b"tip"].node()])
+"""
 
 
 @pytest.fixture
@@ -48,3 +59,16 @@ def test_heads_of_a_push_come_by_revision_and_those_of_a_strip_by_node(master: M
     master.operate("-R", str(master.root / "one"), "strip", "-q", "--no-backup", first)
     assert newest(master).changes.heads_added == tuple(sorted(heads))
     assert newest(master).changes.heads_removed == (last,)
+
+
+def test_a_strip_inside_a_transaction_is_refused_for_good(master: Master) -> None:
+    extension = master.folder / "inside.py"
+    extension.write_text(INSIDE)
+    master.create("one")
+    master.commit("one", "a")
+    master.push("one")
+    one = ("-R", str(master.root / "one"))
+    said = master.operate(*one, "stripinside", "--config", f"extensions.inside={extension}", check=False)
+    assert "cannot strip from inside a transaction" in said
+    master.operate(*one, "bookmark", "-r", "tip", "here")
+    assert newest(master).after.length == 1

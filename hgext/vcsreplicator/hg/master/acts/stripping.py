@@ -53,7 +53,8 @@ def strip(
     """
     overlay.refuse(repo.unfiltered())
     master = repository.replicated(repo)
-    if master is None or repository.is_silenced(master):
+    # In a transaction Mercurial refuses it, and a note would have the next change strip.
+    if master is None or repository.is_silenced(master) or master.currenttransaction() is not None:
         return original(ui, repo, nodelist, *arguments, **keywords)
     if repository.is_share(master):
         # Mercurial keeps the removed changesets for a moment in the share, where no other process would find them after a kill.
