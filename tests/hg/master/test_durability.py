@@ -16,6 +16,7 @@ import pytest
 from hgext.vcsreplicator.hg.master.durability import MANY
 from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
+from pushlog import versions
 from testing.builders.master.pushing import HG, Master, events, running_relay
 from testing.faults import SystemCalls
 from testing.waiting import eventually
@@ -59,8 +60,9 @@ def unsynced(calls, folder):
 def pushed(tmp_path):
     """Pushes so many files more with this durability, then cuts the power; (master, what got lost)."""
 
-    def push(durability, files=0):
+    def push(durability, files=0, settings=""):
         master = Master(tmp_path / durability, f"relay = /nowhere\ndurability = {durability}").set_up()
+        master.configure(settings)
         master.create("one")
         master.commit("one", "a")
         master.push("one")
@@ -100,6 +102,15 @@ def test_with_store_a_power_cut_loses_nothing_of_a_push_that_was_accepted(pushed
     one = str(master.root / "one")
     assert master.operate("-R", one, "log", "-T", "{desc}:{bookmarks}:{pushid}\n") == "b:here:2\na::1\n"
     assert "2 changesets" in master.operate("-R", one, "verify")
+
+
+@pytest.mark.skipif(versions.is_older_than((7, 2)), reason="an older Mercurial has no such format")
+def test_with_store_a_power_cut_loses_nothing_of_an_index_of_files(pushed):
+    lines = "[format]\nuse-fileindex-v1 = yes\n[storage]\nfileindex.slow-path = allow\n"
+    master, lost = pushed("store", 3, lines)
+    assert "fileindex-v1" in (master.root / "one/.hg/store/requires").read_text()
+    assert not {name for name in lost if name.startswith("store/fileindex")}
+    assert "2 changesets" in master.operate("-R", str(master.root / "one"), "verify")
 
 
 def test_with_outbox_a_power_cut_keeps_the_event(pushed, tmp_path):

@@ -44,7 +44,9 @@ OUTBOX = b"outbox."
 APPENDED = (b".d", b".log", b"obsstore")
 # Files that are journalled before step 1 and appended after it.
 RESERVED = (OUTBOX, b"pushlog.log")
-REPLACED = (b"bookmarks", b"fncache", b"phaseroots")
+# An index of files, in a format of 7.2, and how the names of its parts begin.
+INDEX = b"fileindex"
+REPLACED = (b"bookmarks", INDEX, b"fncache", b"phaseroots")
 # Files to sync one by one; for more, one syncfs of the whole file system is cheaper.
 MANY = 24
 
@@ -130,7 +132,7 @@ def before_outbox(repo: localrepository, tr: Transaction, durability: Durability
 
 
 def sync_late_files(tr: Transaction, durability: Durability) -> None:
-    """Have the bookmarks synced: they are written between the outbox and the commit."""
+    """Have the bookmarks synced, and the index of files of a format of 7.2: they are written between the outbox and the commit."""
     generators = tr._filegenerators.values()
     late = [
         tr._vfsmap[location].join(name) for _, names, _, location, is_late in generators if is_late for name in names
@@ -138,9 +140,14 @@ def sync_late_files(tr: Transaction, durability: Durability) -> None:
     if late and durability == "store":
 
         def sync() -> None:
-            for path in late:
+            folders = {os.path.dirname(path) for path in late}
+            # Mercurial appends to what belongs to that index past its transaction.
+            parts = [
+                os.path.join(each, name) for each in folders for name in os.listdir(each) if name.startswith(INDEX)
+            ]
+            for path in {*late, *parts}:
                 _sync_file(path)
-            for folder in {os.path.dirname(path) for path in late}:
+            for folder in folders:
                 disk.sync_folder(folder)
 
         tr.addfilegenerator(LATE, (), sync, location=b"plain", post_finalize=True)
