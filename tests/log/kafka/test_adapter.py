@@ -527,9 +527,7 @@ def test_an_abort_after_a_broker_was_killed_undoes_nothing_that_was_committed(
         transactor: Any = log.transactor("single")
         transactor.commit([NewRecord(topic=STATE, key="x", value=b"known")])
         leave_open(transactor, NewRecord(topic=NOTICES, key="x", value=b"left"))
-        manager = transactor._producer._transaction_manager
-        manager._current_state = TransactionState.READY
-        manager._partitions_in_transaction.clear()
+        forget_open(transactor)
         kafka.kill()
         kafka.start()
         if expected:
@@ -542,12 +540,41 @@ def test_an_abort_after_a_broker_was_killed_undoes_nothing_that_was_committed(
         transactor.close()
 
 
+@pytest.mark.sample(1)
+def test_a_commit_expected_before_a_broker_was_killed_undoes_nothing(
+    own_service: Callable[[type[UnverifyingKafka]], UnverifyingKafka],
+) -> None:
+    """Its caller would not learn that what it committed before is gone: nothing fails."""
+    kafka = own_service(UnverifyingKafka)
+    with open_log(f"{kafka.url}?transaction_timeout_ms=60000", creates=True) as log:  # it may start slowly
+        log.create(topics(partitions=1))
+        transactor: Any = log.transactor("single")
+        transactor.commit([NewRecord(topic=STATE, key="x", value=b"known")])
+        leave_open(transactor, NewRecord(topic=NOTICES, key="x", value=b"left"))
+        forget_open(transactor)
+        transactor.expect([NOTICES])
+        time.sleep(0.5)  # the broker takes it
+        kafka.kill()
+        kafka.start()
+        transactor.commit([NewRecord(topic=STATE, key="y", value=b"next")])
+        assert read_all(log, NOTICES) == [b"left"]
+        assert read_all(log, STATE) == [b"known", b"next"]
+        transactor.close()
+
+
 def leave_open(transactor: Any, record: NewRecord) -> None:
     """What the death of a broker leaves: a record of a transaction that counts as ended."""
     producer = transactor._producer
     producer.begin_transaction()
     producer._transaction_manager._partitions_in_transaction.add(TopicPartition(record.topic, 0))
     producer.send(**transactor._broker.plan(record)).get(timeout=60)
+
+
+def forget_open(transactor: Any) -> None:
+    """Let the client believe that what `leave_open` wrote is committed."""
+    manager = transactor._producer._transaction_manager
+    manager._current_state = TransactionState.READY
+    manager._partitions_in_transaction.clear()
 
 
 def read_all(log: Log, topic: str) -> list[bytes | None]:

@@ -111,6 +111,7 @@ class KafkaTransactor:
             return []
         if count_lost(self._producer) != self._lost:
             # A killed broker may have left the last transaction open, which an abort of this one would abort, too.
+            self._end_expected(self._producer, deadline)
             self.renew()
         futures: list[Any] = []
 
@@ -221,6 +222,17 @@ class KafkaTransactor:
             producer.begin_transaction()
             self._is_open = True
         add_partitions(producer, partitions)
+
+    def _end_expected(self, producer: KafkaProducer, deadline: float) -> None:
+        """Commit a transaction that is only expected and has no records: to renew the producer would abort it."""
+        if not self._is_open:
+            return
+        try:
+            with rim(self._broker.options, f"end what was expected as {self._identity}"):
+                wait(producer, lambda manager: manager.begin_commit(), deadline)
+        except ReplicationError:
+            self.close()  # what was committed before may be undone: the caller begins again
+            raise
 
     def _last_owner(self) -> tuple[int, str]:
         group, partition = self._broker.full(self._owners_group), self._broker.partition(OWNERS, 0)
