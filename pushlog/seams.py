@@ -125,6 +125,7 @@ SEAMS = {
         "generatev3": "repo matcher includeobsmarkers",
     },
     "mercurial.templater": {"loader._parse": "self tmpl"},
+    "mercurial.tags": {"findglobaltags": "ui repo"},
     "mercurial.transaction": {
         "_playback": "journal report opener vfsmap entries backupentries unlink checkambigfiles",
         "read_backup_files": "report fp",

@@ -277,3 +277,15 @@ def test_every_server_with_the_extension_takes_arguments_in_a_body(
     done = subprocess.run(program, capture_output=True, text=True, env=environment)
     assert ("httppostargs" in done.stdout.split()) == are_posted, done.stderr
     assert "batch" in done.stdout.split()
+
+
+def test_a_tag_at_the_working_directory_is_not_there(tmp_path: Path) -> None:
+    (folder := tmp_path / "root" / "repo").mkdir(parents=True)
+    (folder / ".hgtags").write_text(f"{'f' * 40} nowhere\n")
+    for words in (("init",), ("commit", "--addremove", "--user", "anna", "--message", "tags")):
+        subprocess.run([shared_hg(), *words], cwd=folder, env={**os.environ, "HGRCPATH": os.devnull}, check=True)
+    with asked_pages(folder.parent, "[extensions]\npushlog =\n") as pages:
+        for page in ("tags", "summary?style=gitweb", "json-tags", "atom-tags", "log?rev=tag()"):
+            path, _, query = page.partition("?")
+            answer = pages.get(f"/repo/{path}", query)
+            assert (page, answer.status, pages.alarms(), b">nowhere" in answer.body) == (page, 200, [], False)

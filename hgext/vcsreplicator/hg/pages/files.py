@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mercurial import context, error, revset
 from mercurial.localrepo import localrepository
+from mercurial.ui import ui as Ui
 
 from pushlog import seams
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 # Changesets that are searched for a file revision whose first one is hidden. It was mostly amended, and the successor is near.
 _SEARCHED = 10_000
+_WORKING = b"\xff" * 20
 
 
 @functools.cache
@@ -44,6 +46,7 @@ def install() -> None:
     seams.wrap("mercurial.localrepo", "localrepository.filectx", _open_file_of)
     seams.wrap("mercurial.localrepo", "localrepository.__getitem__", _refuse_working_directory)
     seams.wrap("mercurial.scmutil", "revsymbol", _refuse_working_directory)
+    seams.wrap("mercurial.tags", "findglobaltags", _find_tags)
     seams.wrap("mercurial.utils.dag_util", "blockdescendants", _list_changes)
 
 
@@ -131,6 +134,11 @@ def _open_file_of(
             return shown
     answered = sys.exc_info()[1]
     raise answered if isinstance(answered, error.LookupError) else error.RepoLookupError(b"unknown revision")
+
+
+def _find_tags(orig: Callable[..., dict[bytes, Any]], ui: Ui, repo: localrepository) -> dict[bytes, Any]:
+    """Find tags; one at the working directory is not there: any pusher may write it, and pages with tags would fail."""
+    return {name: found for name, found in orig(ui, repo).items() if found[0] != _WORKING}
 
 
 def _refuse_working_directory(orig: Callable[..., Any], repo: localrepository, name: Any) -> Any:
