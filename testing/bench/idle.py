@@ -14,14 +14,15 @@ from pathlib import Path
 
 from hgext.vcsreplicator.demo.scenario import Watcher
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.mirror import pool
 from testing.bench.measure import Row
 from testing.builders.cluster import Cluster
 from testing.services.existing import shared
 from testing.services.kafka import Kafka
 from testing.services.rabbitmq import RabbitMQ
 
-# Seconds until caches are warm and threads have settled, and seconds that are measured.
-SETTLE, MEASURED = 15.0, float(os.environ.get("BENCH_IDLE_SECONDS", "60"))
+# Seconds until caches are warm, threads have settled and workers without a task have ended, and seconds that are measured.
+SETTLE, MEASURED = pool.IDLE + 15.0, float(os.environ.get("BENCH_IDLE_SECONDS", "60"))
 PATIENCE = 60.0
 TICKS = os.sysconf("SC_CLK_TCK")
 

@@ -239,7 +239,10 @@ class WorkerPool:
             self._end_worker(worker)
 
     def end_idle(self) -> None:
-        """End workers that had no task for long, except light ones: each keeps the memory that its tasks took."""
+        """End workers that had no task for long, except light ones.
+
+        Each keeps the memory that its tasks took.
+        """
         before = self._clock.monotonic() - IDLE
         for worker in [each for each in self.workers if each.is_ready and each.busy is None]:
             if worker.lane is not Lane.LIGHT and (worker.since or 0.0) < before:
