@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from mercurial import bundle2, encoding, error
 from mercurial.localrepo import localrepository
-from mercurial.node import hex
 from mercurial.ui import ui as Ui
 from mercurial.utils import stringutil
 
@@ -143,16 +142,10 @@ def landing_accounts(ui: Ui) -> set[bytes]:
 
 
 def _record_push(repo: localrepository, user: bytes) -> None:
-    repo = repo.unfiltered()
     log = Pushlog(repo)
     tr = log.open_transaction()
     session = session_of(log, tr)
-    changelog = repo.changelog
-    first = tr.changes[b"origrepolen"]
-    if session.push is not None:
-        first = changelog.rev(bytes.fromhex(session.push.nodes[-1])) + 1
-    nodes = tuple(hex(changelog.node(revision)).decode("ascii") for revision in changelog.revs(start=first))
-    if nodes:
+    if nodes := session.list_unrecorded(tr):
         session.record(user.decode("utf-8", "replace"), int(time.time()), nodes)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from mercurial import error
+from mercurial.node import hex
 from mercurial.transaction import transaction as Transaction
 
 from . import boot, database, derivation, disk, entry
@@ -68,6 +69,13 @@ class PushlogTransaction:
     def record(self, user: str, date: int, nodes: tuple[str, ...]) -> None:
         """Record a push under the next id, or more changesets of this one."""
         self.push = self._on_sound_database(lambda: self._record(user, date, nodes))
+
+    def list_unrecorded(self, tr: Transaction) -> tuple[str, ...]:
+        """List the changesets of the transaction that its push does not have."""
+        changelog, first = self._log.repo.changelog, tr.changes[b"origrepolen"]
+        if self.push is not None:
+            first = changelog.rev(bytes.fromhex(self.push.nodes[-1])) + 1
+        return tuple(hex(changelog.node(rev)).decode("ascii") for rev in changelog.revs(start=first))
 
     def _record(self, user: str, date: int, nodes: tuple[str, ...]) -> entry.Push:
         if self.push is None:
@@ -189,6 +197,9 @@ class PushlogTransaction:
         """
         log = self._log
         try:
+            # A hook of the site may have added a changeset since: mirrors take it for one of the push.
+            if self.push is not None and (nodes := self.list_unrecorded(tr)):
+                self.record(self.push.user, self.push.date, nodes)
             size = log.file.append(tr, map(entry.encode, self._list_facts()))
             database.set_state(self.connection, size, log.fingerprint(tr))
             boot.note(self.connection, is_synced=disk.is_to_sync(tr))

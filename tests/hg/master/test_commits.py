@@ -72,3 +72,29 @@ def test_a_commit_that_gets_a_row_is_announced_as_the_push_of_its_user(master: M
 def test_an_unknown_word_for_commits_is_named(master: Master) -> None:
     said = commit(master, master.root / "one", "a", "--config", "vcsreplicator.commits=allow")
     assert 'config: [vcsreplicator] commits: expected refuse or accept, got "allow"' in said
+
+
+# A hook of a site that adds a changeset to each push, within its transaction.
+ADDING = """
+from mercurial import context
+def add(ui, repo, source=None, **_arguments):
+    if source == b"serve":
+        content = lambda repo, made, path: context.memfilectx(repo, made, path, b"stamp")
+        tip = repo.unfiltered().changelog.tip()
+        context.memctx(repo, (tip, None), b"stamp", [b"stamp"], content, user=b"site").commit()
+"""
+
+
+@pytest.mark.parametrize("moment", ["pretxnchangegroup", "pretxnclose"])
+def test_what_a_hook_adds_to_a_push_is_of_that_push_here_as_on_mirrors(master: Master, log: Log, moment: str) -> None:
+    (master.folder / "site.py").write_text(ADDING)
+    master.configure(
+        f"[vcsreplicator]\ncommits = accept\n[hooks]\n{moment}.site = python:{master.folder}/site.py:add\n"
+    )
+    master.develop("init", str(master.folder / "clone-one"))
+    master.commit("one", "a")
+    master.push("one")
+    [_, event] = events(log)["one"]
+    assert event.changes.push is not None
+    assert (event.changes.push.id, event.after.length) == (1, 2)
+    assert master.operate("-R", str(master.root / "one"), "log", "-T", "{desc} {pushid}\n") == "stamp 1\na 1\n"
