@@ -25,14 +25,17 @@ def test_a_push_that_sends_its_own_events_keeps_the_reader_rules(
     assert b"HGRCSKIPREPO" not in encoding.environ
 
 
-def test_a_repository_made_with_a_mercurial_in_rust_is_opened_without_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["persistent-nodemap", "dirstate-v2", "fileindex-v1"])
+def test_a_repository_made_with_a_mercurial_in_rust_is_opened_without_it(tmp_path: Path, name: str) -> None:
     initialize()
     ui = ui_module.ui.load()
-    ui.setconfig(b"format", b"use-persistent-nodemap", True)
-    ui.setconfig(b"storage", b"revlog.persistent-nodemap.slow-path", b"allow")
-    factory.repository(ui, os.fsencode(tmp_path), create=True)
+    ui.setconfig(b"format", b"use-" + name.encode(), True)
+    for slow in (b"revlog.persistent-nodemap", b"dirstate-v2", b"fileindex"):
+        ui.setconfig(b"storage", slow + b".slow-path", b"allow")
+    made = factory.repository(ui, os.fsencode(tmp_path), create=True)
     repository = RepositoryOpener(skip_hgrc=False).open(str(tmp_path))
-    assert b"persistent-nodemap" in repository.requirements
+    assert repository.requirements == made.requirements
+    assert name.encode() in repository.requirements or name == "fileindex-v1"  # which begins with 7.2
 
 
 @pytest.mark.timeout(10)

@@ -81,7 +81,8 @@ class RepositoryOpener:
         self._ui = uimod.ui.load()
         self._ui.setconfig(b"ui", b"quiet", True)
         # The servers' Mercurial may have parts in Rust, and this process none: it is slower, and right.
-        self._ui.setconfig(b"storage", b"revlog.persistent-nodemap.slow-path", b"allow")
+        for name in (b"revlog.persistent-nodemap", b"dirstate-v2", b"fileindex"):
+            self._ui.setconfig(b"storage", name + b".slow-path", b"allow")
         self._ui.callhooks = not skip_hgrc
 
     def make_bundle(self, folder: str, entry: Entry) -> Bundle:
