@@ -119,3 +119,11 @@ A repository without a store, as Mercurial made them before 0.9.2: the relay wou
   abort: this repository would have a format from before Mercurial 0.9.2, which is not replicated
   (re-create it with 'hg clone --pull', or keep it outside [vcsreplicator-roots])
   [255]
+
+A format of which Mercurial makes bundles without content.
+
+  $ hgm init repos/copies --config format.exp-use-copies-side-data-changeset=yes \
+  > --config format.exp-use-changelog-v2=enable-unstable-format-and-corrupt-my-data
+  abort: this repository would use copies beside changesets, which is not replicated
+  (convert it, or keep it outside [vcsreplicator-roots])
+  [255]

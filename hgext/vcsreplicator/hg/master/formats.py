@@ -33,6 +33,8 @@ REFUSED_REQUIREMENTS = {
     b"largefiles": "largefiles",
     b"narrowhg-experimental": "narrow clones",
     b"treemanifest": "tree manifests",
+    # Mercurial itself makes bundles of it that lack the content of files.
+    b"exp-copies-sidedata-changeset": "copies beside changesets",
 }
 HOOK = b"pretxnchangegroup.vcsreplicator"
 # Bytes of a name that are shown.
