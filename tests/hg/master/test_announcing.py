@@ -84,6 +84,12 @@ def test_a_marker_whose_date_is_no_number_is_refused(seconds: float) -> None:
         refusals.refuse_odd_markers([(b"1" * 20, (), 0, (), (seconds, 0), None)])
 
 
+@pytest.mark.parametrize(("key", "value"), [(b"a:b", b""), (b"a\0b", b""), (b"a", b"\0")])
+def test_a_marker_that_mercurial_cannot_list_is_refused(key: bytes, value: bytes) -> None:
+    with pytest.raises(error.Abort, match="has metadata that no list of markers can have: b'a"):
+        refusals.refuse_odd_markers([(b"1" * 20, (), 0, ((b"user", b"x"), (key, value)), (0.0, 0), None)])
+
+
 @pytest.mark.parametrize("seconds", [1e300, -1e300, 5e-324, -0.0, 2.0**63])
 def test_a_marker_of_any_other_date_can_be_read_again(author: Author, seconds: float) -> None:
     marker = (b"1" * 20, (), 0, (), (seconds, 0), None)

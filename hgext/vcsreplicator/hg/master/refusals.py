@@ -107,8 +107,14 @@ def describe(problem: Exception) -> str:
 
 
 def refuse_odd_markers(markers: list[_Marker]) -> None:
-    """Raise Abort for a marker that would read back from disk as a different one."""
-    for _precursor, _successors, _flags, _metadata, (seconds, zone), _parents in markers:
+    """Raise Abort for a marker that would read back from disk as a different one, or that Mercurial cannot list for a client."""
+    for _precursor, _successors, _flags, metadata, (seconds, zone), _parents in markers:
+        for key, value in metadata:
+            if b":" in key or b"\0" in key + value:
+                raise error.Abort(
+                    b"an obsolescence marker has metadata that no list of markers can have: %r" % key[:60],
+                    hint=b"a key has no colon, and neither it nor its value has a NUL",
+                )
         if zone % 60 or not math.isfinite(seconds):
             raise error.Abort(
                 b"an obsolescence marker has a date that cannot be stored: %r %r" % (seconds, zone),
