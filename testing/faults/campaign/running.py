@@ -43,13 +43,17 @@ class Plan:
 
 
 def draw(plan: Plan) -> Iterator[tuple[list[Fault], random.Random]]:
-    """Yield the schedule, endless: the faults of each time, with the chance that decides all else about them."""
+    """Yield the schedule, endless: the faults of each time, with the chance that decides all else about them.
+
+    At one time are faults that last about as long, so that more strike in an hour.
+    """
     chance, number = random.Random(plan.seed), 0
     while True:
         waiting = chance.sample(plan.faults, len(plan.faults))
         while waiting:
-            now = [waiting[0]]
-            for fault in waiting[1:]:
+            first, *others = waiting
+            now = [first]
+            for fault in sorted(others, key=lambda other: abs(other.hold - first.hold)):
                 if len(now) < plan.together and not any(fault.meets(other) for other in now):
                     now.append(fault)
             waiting = [fault for fault in waiting if fault not in now]
