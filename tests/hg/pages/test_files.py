@@ -284,7 +284,7 @@ def test_a_tag_at_the_working_directory_is_not_there(tmp_path: Path) -> None:
     (folder / ".hgtags").write_text(f"{'f' * 40} nowhere\n")
     for words in (("init",), ("commit", "--addremove", "--user", "anna", "--message", "tags")):
         subprocess.run([shared_hg(), *words], cwd=folder, env={**os.environ, "HGRCPATH": os.devnull}, check=True)
-    with asked_pages(folder.parent, "[extensions]\npushlog =\n") as pages:
+    with asked_pages(folder.parent, "[extensions]\n*:required = yes\npushlog =\n") as pages:
         for page in ("tags", "summary?style=gitweb", "json-tags", "atom-tags", "log?rev=tag()"):
             path, _, query = page.partition("?")
             answer = pages.get(f"/repo/{path}", query)
