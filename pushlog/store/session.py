@@ -73,7 +73,7 @@ class PushlogTransaction:
     def list_unrecorded(self, tr: Transaction) -> tuple[str, ...]:
         """List the changesets of the transaction that its push does not have."""
         changelog, first = self._log.repo.changelog, tr.changes[b"origrepolen"]
-        if self.push is not None:
+        if self.push is not None and self.push.nodes:
             first = changelog.rev(bytes.fromhex(self.push.nodes[-1])) + 1
         return tuple(hex(changelog.node(rev)).decode("ascii") for rev in changelog.revs(start=first))
 

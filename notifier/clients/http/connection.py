@@ -174,12 +174,12 @@ def watching(response: urllib3.BaseHTTPResponse) -> Iterator[_DeadlineTimer]:
 
 
 def read_in_time(response: urllib3.BaseHTTPResponse, most: int) -> bytes:
-    """Return the body of an answer of these pools as it came, at most `most` bytes.
+    """Return the body of an answer of these pools, at most `most` bytes.
 
     Raises HTTPError or OSError once the time of the answer is over.
     """
     with watching(response) as watch:
-        content = response.read(most, decode_content=False)
+        content = response.read(most)
         if watch.over:  # where no length is known, a cut body looks whole
             raise TimeoutError("the answer did not end in time")
     return content

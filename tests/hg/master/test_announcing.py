@@ -86,7 +86,8 @@ def test_a_marker_whose_date_is_no_number_is_refused(seconds: float) -> None:
 
 @pytest.mark.parametrize(("key", "value"), [(b"a:b", b""), (b"a\0b", b""), (b"a", b"\0")])
 def test_a_marker_that_mercurial_cannot_list_is_refused(key: bytes, value: bytes) -> None:
-    with pytest.raises(error.Abort, match="has metadata that no list of markers can have: b'a"):
+    said = "an obsolescence marker has metadata that no list of markers can have: b'a"
+    with pytest.raises(error.Abort, match=said):
         refusals.refuse_odd_markers([(b"1" * 20, (), 0, ((b"user", b"x"), (key, value)), (0.0, 0), None)])
 
 

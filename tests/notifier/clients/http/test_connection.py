@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Answers of HTTP end in time and within their size, although the other side has no limits."""
 
-import gzip
 import socket
 import threading
 from contextlib import suppress
@@ -55,17 +54,6 @@ def test_an_answer_is_read_up_to_a_number_of_bytes() -> None:
         assert ask(server) == b"answer"
     with FakeBroker(None, send(FINAL)) as server:
         assert ask(server, most=3) == b"ans"
-
-
-@pytest.mark.parametrize("length", [True, False], ids=["length", "chunks"])
-def test_an_answer_is_not_unpacked(length: bool) -> None:
-    """Some versions of urllib3 unpack all of what came, of any size; we ask for nothing packed."""
-    packed = gzip.compress(bytes(10_000))
-    form = b"content-length: %d\r\n\r\n%s" if length else b"transfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n"
-    with FakeBroker(
-        None, send(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\n", form % (len(packed), packed))
-    ) as server:
-        assert ask(server, most=20_000) == packed
 
 
 @pytest.mark.parametrize(
