@@ -32,6 +32,8 @@ UNNAMED = 60.0
 RENAMED = 10.0
 # Seconds after a fault in which what was unconfirmed may come again: `takeover-after`, and the longest delay of a retry.
 REPEATED = 30.0
+# Seconds after which a wait is no part of a push's ordinary way.
+LATE = UNNAMED / 6
 # Seconds for which a push may wait while no fault lasts: the longest recovery that the table allows, and half of it again, since
 # one fault may follow another.
 STUCK = 45.0
@@ -80,10 +82,13 @@ def find_recoveries(seen: Sequence[Seen]) -> list[Recovery]:
     strikes = sorted(of_kind(seen, "struck"), key=lambda each: each.begin)
     repeats = list_repeats(seen)
     found = []
+    measured = dict[tuple[float, float], dict[str, float | None]]()  # of those that struck together
     for strike in strikes:
         until = min((each.begin for each in strikes if each.begin > strike.end), default=float("inf"))
         again = sum(strike.begin <= each.end < until for each in repeats)
-        found.append(Recovery(fault=strike, seconds=measure_recovery(seen, strike, until), repeats=again))
+        if (strike.begin, strike.end) not in measured:
+            measured[strike.begin, strike.end] = measure_recovery(seen, strike, until)
+        found.append(Recovery(fault=strike, seconds=measured[strike.begin, strike.end], repeats=again))
     return found
 
 
@@ -162,10 +167,11 @@ def _judge_acts(seen: Sequence[Seen]) -> list[str]:
 
 
 def _judge_repeats(seen: Sequence[Seen]) -> list[str]:
+    strikes = of_kind(seen, "struck")
     return [
         f"repeated: {each.who} got {each.what['id']} again at {each.end:.1f}"
         for each in list_repeats(seen)
-        if not _struck_during(seen, each.end - REPEATED, each.end)
+        if not _struck_during(strikes, each.end - REPEATED, each.end)
     ]
 
 
@@ -181,6 +187,8 @@ def _judge_waits(seen: Sequence[Seen]) -> list[str]:
     strikes = sorted((each.begin, each.end) for each in of_kind(seen, "struck"))
     found = []
     for since, until, name, head in _waits(seen):
+        if until - since <= STUCK:
+            continue
         lasted, covered = 0.0, since
         for begin, end in strikes:
             lasted += max(0.0, min(until, end) - max(covered, begin))
@@ -192,39 +200,36 @@ def _judge_waits(seen: Sequence[Seen]) -> list[str]:
 
 def _waits(seen: Sequence[Seen]) -> list[tuple[float, float, str, str]]:
     """From when to when each push waited for each destination, infinite if it never came, and its head."""
+    names = _destinations(seen)
     delivered = {
         (each.who, head): each.end for each in reversed(of_kind(seen, "delivered")) for head in each.what["heads"]
     }
     return [
         (each.end, delivered.get((name, each.what["head"]), float("inf")), name, each.what["head"])
         for each in of_kind(seen, "pushed")
-        for name in _destinations(seen)
+        for name in names
     ]
 
 
 def _judge_checks(seen: Sequence[Seen]) -> list[str]:
     waits = _waits(seen)
+    late, strikes = [wait for wait in waits if wait[1] - wait[0] > LATE], of_kind(seen, "struck")
     found = []
     named = float("-inf")
     for check in of_kind(seen, "checked"):
-        owed = [wait for wait in waits if wait[0] < check.begin - UNNAMED and wait[1] > check.end]
+        owed = [wait for wait in late if wait[0] < check.begin - UNNAMED and wait[1] > check.end]
         if check.what["findings"]:
             named = check.end
         elif owed and check.begin - named > RENAMED:
             found.append(f"silent: check says OK at {check.begin:.1f}, {owed[0][2]} has waited since {owed[0][0]:.1f}")
-        was_well = all(not (since < check.end and until > check.begin - UNNAMED) for since, until, *_ in _late(waits))
-        if check.what["findings"] and was_well and not _struck_during(seen, check.begin - UNNAMED, check.end):
+        was_well = all(not (since < check.end and until > check.begin - UNNAMED) for since, until, *_ in late)
+        if check.what["findings"] and was_well and not _struck_during(strikes, check.begin - UNNAMED, check.end):
             found.append(f"alarm: check says at {check.end:.1f}: {'; '.join(check.what['findings'])}")
     return found
 
 
-def _late(waits: Iterable[tuple[float, float, str, str]]) -> list[tuple[float, float, str, str]]:
-    """The waits that are no part of a push's ordinary way."""
-    return [wait for wait in waits if wait[1] - wait[0] > UNNAMED / 6]
-
-
-def _struck_during(seen: Iterable[Seen], begin: float, end: float) -> bool:
-    return any(each.begin <= end and each.end >= begin for each in of_kind(seen, "struck"))
+def _struck_during(strikes: Iterable[Seen], begin: float, end: float) -> bool:
+    return any(each.begin <= end and each.end >= begin for each in strikes)
 
 
 def _spared_during(seen: Iterable[Seen], begin: float, end: float) -> set[str]:
