@@ -117,6 +117,15 @@ class UnrecordedDelivery(NamedTuple):
     owed: OwedDelivery | None
 
 
+class LateDelivery(NamedTuple):
+    """A delivery that has waited since `created_at`, though its `subscription`, a name, has not failed since its last success."""
+
+    subscription: str
+    number: int
+    created_at: float
+    error: str | None
+
+
 class Deliveries:
     """The database at `path`, made when missing; each thread opens its own.
 
@@ -361,6 +370,10 @@ class Deliveries:
         """Return the newest error of a subscription's deliveries; None if none failed."""
         rows = self._db.rows(sql.LAST_ERROR, (subscription,))
         return str(rows[0][0]) if rows else None
+
+    def list_late(self, before: float) -> list[LateDelivery]:
+        """List of each subscription that works the oldest delivery that failed and waits, if it was added before this time."""
+        return [LateDelivery(*row) for row in self._db.rows(sql.LATE, (before,))]
 
     def last_given_up(self, subscription: int) -> float | None:
         """Return when a subscription's newest exhausted delivery ended; None if none did."""

@@ -41,6 +41,9 @@ FILTER_FAILED = Counter(
 # Examples that may be under way at once: each takes a worker from the repeats.
 MOST_TESTS = 4
 
+# Seconds for which a delivery that failed may wait before it is named, while others of its subscription succeed.
+LATE = 30.0
+
 logger = structlog.get_logger()
 
 
@@ -120,7 +123,7 @@ class Webhooks:
         return None
 
     def find_troubles(self) -> Sequence[ServiceTrouble]:
-        """Return which subscriptions are failing or paused.
+        """Return which subscriptions are failing or paused, and which deliveries wait though their subscription works.
 
         If the dispatcher fails, that is first: then nothing is delivered. Unsigned subscriptions are named, as meant, if a command
         added them.
@@ -156,6 +159,12 @@ class Webhooks:
             is_meant = each.failing_since is None
             is_urgent = bool(paused) and not is_meant
             found.append(ServiceTrouble(text=text, since=since, is_urgent=is_urgent, is_meant=is_meant))
+        for late in self._deliveries.list_late(self.clock.now() - LATE):
+            text = (
+                f"subscription {late.subscription} of {self.name} delivers, but one delivery still waits, last: {late.error};"
+                f" see: vcsreplicator deliveries show {late.number}"
+            )
+            found.append(ServiceTrouble(text=text, since=late.created_at))
         return found
 
     def close(self) -> None:

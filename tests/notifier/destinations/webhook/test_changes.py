@@ -96,6 +96,42 @@ def test_an_unsigned_subscription_of_a_command_is_named_as_meant(tmp_path: Path)
     assert trouble.text.startswith("subscription ci of hooks is unsigned")
 
 
+def test_a_delivery_that_waits_while_its_subscription_works_is_named(tmp_path: Path) -> None:
+    settings, clock = WebhookSettings(database=str(tmp_path / "deliveries.db")), HandClock()
+    with closing(Webhooks("hooks", settings, clock, log := with_topics(MemoryLog()))) as webhooks:
+        webhooks.restore(log.append)
+        with closing(Deliveries(settings.database)) as deliveries:
+            deliveries.subscriptions.add(
+                "ci", replace(CI, key=make_key()), origin="command", who="dana", now=clock.now()
+            )
+            begin = clock.now()
+            for number in (1, 2, 3):
+                message = messages(a_notice(an_event("x", number)), number, PUBLIC)[0]
+                deliveries.enqueue([(message, deliveries.subscriptions.all())], clock.now())
+            clock.advance(31.0)
+            assert webhooks.find_troubles() == []  # not tried yet: its endpoint is slow
+            first, second, _ = deliveries.queued()
+            failed = {"state": DeliveryState.QUEUED, "status": 500, "error": "status 500"}
+            deliveries.record([AttemptEnd(begun=first, attempt=1, mature_at=begin + 60, **failed)], clock.now())
+            deliveries.record([AttemptEnd(begun=second, attempt=2, mature_at=begin + 90, **failed)], clock.now())
+            [trouble] = webhooks.find_troubles()
+            assert (trouble.text, trouble.since, trouble.is_meant) == (
+                "subscription ci of hooks delivers, but one delivery still waits, last: status 500;"
+                " see: vcsreplicator deliveries show 1",
+                begin,
+                False,
+            )
+            [stored] = deliveries.subscriptions.all()
+            deliveries.subscriptions.failing(stored.id, begin)
+            [trouble] = webhooks.find_troubles()
+            assert "is failing" in trouble.text  # named once
+            deliveries.subscriptions.failing(stored.id, None)
+            done = {"state": DeliveryState.DELIVERED, "status": 200, "error": None, "mature_at": 0.0}
+            for each in deliveries.queued()[:2]:
+                deliveries.record([AttemptEnd(begun=each, attempt=each.attempt + 1, **done)], clock.now())
+            assert webhooks.find_troubles() == []
+
+
 def test_no_name_of_a_subscription_in_the_log_adds_a_command_to_ours(tmp_path: Path) -> None:
     settings, log = WebhookSettings(database=str(tmp_path / "deliveries.db")), with_topics(MemoryLog())
     log.append([NewRecord(topic=NOTIFIER, key="database/hooks", value=b'{"id":"of another machine"}')])
