@@ -100,6 +100,7 @@ SEAMS = {
         "localrepository.rollback": "self dryrun force",
         "localrepository.transaction": "self desc report",
     },
+    "mercurial.lock": {"lock.release": "self success"},
     "mercurial.phases": {"listphases": "repo"},
     "mercurial.repair": {
         "deleteobsmarkers": "obsstore indices",

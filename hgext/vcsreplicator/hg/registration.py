@@ -117,7 +117,11 @@ def _wrap_seams(*, locking: bool, is_master: bool) -> None:
     seams.wrap("mercurial.revlog", "revlog.censorrevision", seams.loading(_STRIPPING, "censor"))
     seams.wrap("mercurial.cmd_impls.clone", "clone", seams.loading(f"{_MASTER}.transactions", "after_clone"))
     seams.wrap("mercurial.localrepo", "createrepository", seams.loading(f"{_MASTER}.creation", "note_creation"))
-    if seams.serves_one_client() and is_master:
+    if not seams.serves_one_client():  # its lock counts until it ends
+        from .serving import left_locks
+
+        left_locks.install()
+    elif is_master:
         from pushlog import preload
 
         from .pages import remote_lines

@@ -31,6 +31,7 @@ from .master import creation, formats, intents, recovery, refusals
 from .master.acts import lifecycle, moving
 from .master.intents import Intent
 from .master.repository import OWN
+from .serving import left_locks
 from .settings import ExtensionSettings, root_of
 from .text import text
 
@@ -46,6 +47,7 @@ class MasterRepositories(RepositoryOpener):
         # No extension is loaded here, and finishing a strip needs both.
         store.complete_journals()
         regular.install()
+        left_locks.install()
         configitems.loadconfigtable(self._ui, b"pushlog", pushlog.configtable)
         self._settings = ExtensionSettings(
             role="master",

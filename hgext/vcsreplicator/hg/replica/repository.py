@@ -30,7 +30,7 @@ from pushlog import store, streams, versions
 from ...outbox.folder import refuse_repository_pipes
 from ...words.errors import BadConfig
 from .. import requirement
-from ..serving import caches, views
+from ..serving import caches, left_locks, views
 
 
 class _DiscardedOutput(io.BytesIO):
@@ -46,6 +46,7 @@ def prepare() -> Ui:
         raise BadConfig("a worker of a mirror needs HGRCSKIPREPO and HGRCPATH in its environment")
     streams.refuse_pushed()
     store.complete_journals()
+    left_locks.install()
     ui = uimod.ui.load()
     ui.fout = ui.ferr = _DiscardedOutput()
     extensions.loadall(ui)
