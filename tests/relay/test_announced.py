@@ -6,14 +6,15 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hgext.vcsreplicator.log import STATE, Log, NewRecord, topics
+from hgext.vcsreplicator.log import EVENTS, STATE, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.event import Event
 from hgext.vcsreplicator.words.shape import to_json
@@ -131,6 +132,32 @@ def test_a_relay_that_stops_while_a_push_waits_for_mirrors_ends_the_wait(master:
             read = push.result()
     assert RECORDED in read
     assert read.endswith(UNKNOWN)
+
+
+def test_a_push_whose_event_is_under_way_when_the_relay_stops_is_answered(
+    master: Master, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end, append = threading.Event(), threading.Event(), log.append
+
+    def append_late(messages: Sequence[NewRecord], **options: Any) -> list[tuple[int, int]]:
+        if messages[0].topic == EVENTS:
+            begun.set()
+            assert may_end.wait(60)
+        return append(messages, **options)
+
+    with ExitStack() as relay, ThreadPoolExecutor(2) as pool:
+        relay.enter_context(running_relay(master.settings(), log))
+        master.create("one")
+        master.commit("one", "a")
+        monkeypatch.setattr(log, "append", append_late)
+        push = pool.submit(master.push, "one")
+        assert begun.wait(60)
+        end = pool.submit(relay.close)
+        with pytest.raises(TimeoutError):
+            push.result(1.0)
+        may_end.set()
+        assert RECORDED in push.result()
+        end.result()
 
 
 @contextmanager

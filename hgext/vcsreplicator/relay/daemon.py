@@ -281,9 +281,9 @@ class Relay:
         self._blobs_due = self._clock.monotonic() + BLOB_SWEEP
 
     def close(self) -> None:
-        """Stop accepting pushes, and let running jobs end; the caller has set `stop`."""
-        self._server.close()
+        """Let running jobs end, whose pushers get their answers; the caller has set `stop`."""
         self._work.drain(DRAIN)
+        self._server.close()
         if self._confirming.ident is not None:
             self._confirming.join(2.0)
         self._gone.close()
