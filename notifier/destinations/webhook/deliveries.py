@@ -118,7 +118,7 @@ class UnrecordedDelivery(NamedTuple):
 
 
 class LateDelivery(NamedTuple):
-    """A delivery that has waited since `created_at`, though its `subscription`, a name, has not failed since its last success."""
+    """A delivery to a `subscription`, a name, that failed, and has waited since `created_at`."""
 
     subscription: str
     number: int
@@ -372,7 +372,7 @@ class Deliveries:
         return str(rows[0][0]) if rows else None
 
     def list_late(self, before: float) -> list[LateDelivery]:
-        """List of each subscription that works the oldest delivery that failed and waits, if it was added before this time."""
+        """List of each subscription that is not paused its oldest delivery that failed and waits, if added before this time."""
         return [LateDelivery(*row) for row in self._db.rows(sql.LATE, (before,))]
 
     def last_given_up(self, subscription: int) -> float | None:

@@ -41,8 +41,8 @@ FILTER_FAILED = Counter(
 # Examples that may be under way at once: each takes a worker from the repeats.
 MOST_TESTS = 4
 
-# Seconds for which a delivery that failed may wait before it is named, while others of its subscription succeed.
-LATE = 30.0
+# Seconds for which a delivery that failed may wait before it is named, unless its subscription is named by then as failing.
+LATE, NAMED = 40.0, 60.0
 
 logger = structlog.get_logger()
 
@@ -123,7 +123,7 @@ class Webhooks:
         return None
 
     def find_troubles(self) -> Sequence[ServiceTrouble]:
-        """Return which subscriptions are failing or paused, and which deliveries wait though their subscription works.
+        """Return which subscriptions are failing or paused, and which deliveries wait although others succeed in between.
 
         If the dispatcher fails, that is first: then nothing is delivered. Unsigned subscriptions are named, as meant, if a command
         added them.
@@ -138,7 +138,8 @@ class Webhooks:
                 f" vcsreplicator subscription remove {shlex.quote(lost.name)} --yes, and add it again"
             )
             found.append(ServiceTrouble(text=text, since=lost.created_at, is_urgent=True))
-        for each in self._deliveries.subscriptions.all():
+        subscriptions = self._deliveries.subscriptions.all()
+        for each in subscriptions:
             if each.origin == "command" and not each.subscription.is_signed:
                 text = (
                     f"subscription {each.name} of {self.name} is unsigned; its receiver cannot know who sent a request;"
@@ -159,12 +160,16 @@ class Webhooks:
             is_meant = each.failing_since is None
             is_urgent = bool(paused) and not is_meant
             found.append(ServiceTrouble(text=text, since=since, is_urgent=is_urgent, is_meant=is_meant))
-        for late in self._deliveries.list_late(self.clock.now() - LATE):
+        now = self.clock.now()
+        failing = {each.name: now - each.failing_since for each in subscriptions if each.failing_since is not None}
+        for late in self._deliveries.list_late(now - LATE):
+            if failing.get(late.subscription, 0.0) > NAMED:
+                continue
             text = (
-                f"subscription {late.subscription} of {self.name} delivers, but one delivery still waits, last: {late.error};"
+                f"subscription {late.subscription} of {self.name}: a delivery waits, though others succeed, last: {late.error};"
                 f" see: vcsreplicator deliveries show {late.number}"
             )
-            found.append(ServiceTrouble(text=text, since=late.created_at))
+            found.append(ServiceTrouble(text=text, since=late.created_at, is_urgent=True))
         return found
 
     def close(self) -> None:

@@ -184,10 +184,10 @@ LIST = f"{ROW} WHERE (? IS NULL OR d.state = ?) AND (? IS NULL OR s.name = ?) OR
 SHOW = f"{ROW} WHERE d.id = ?"
 LAST_ERROR = """SELECT error FROM deliveries
     WHERE subscription = ? AND error IS NOT NULL ORDER BY id DESC LIMIT 1"""
-# Of each subscription that works, its oldest delivery that failed and waits.
+# Of each subscription that is not paused, its oldest delivery that failed and waits.
 LATE = """SELECT s.name, d.id, d.created_at, d.error FROM subscriptions s JOIN deliveries d ON d.id =
     (SELECT id FROM deliveries WHERE subscription = s.id AND state = 'queued' AND attempt > 0 ORDER BY created_at LIMIT 1)
-    WHERE s.removed_at IS NULL AND s.paused_reason IS NULL AND s.failing_since IS NULL AND d.created_at < ? ORDER BY s.id"""
+    WHERE s.removed_at IS NULL AND s.paused_reason IS NULL AND d.created_at < ? ORDER BY s.id"""
 LAST_GIVEN_UP = """SELECT finished_at FROM deliveries
     WHERE subscription = ? AND error IS NOT NULL AND state = 'exhausted' ORDER BY id DESC LIMIT 1"""
 EXPIRE = """UPDATE deliveries SET state = 'cancelled' WHERE id IN
