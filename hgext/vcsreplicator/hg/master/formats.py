@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from mercurial.bundle2 import bundleoperation, unbundlepart
     from mercurial.transaction import transaction
 
+# Opens the versions of the file of a name.
+OpenFile = Callable[[bytes], Any]
+
 # Requirement → its name.
 REFUSED_REQUIREMENTS = {
     b"lfs": "LFS",
@@ -41,6 +44,8 @@ HOOK = b"pretxnchangegroup.vcsreplicator"
 _SHOWN = 200
 # Seconds of the farthest date and zone: a database keeps no larger integers, and Mercurial subtracts one from the other.
 _FARTHEST = 2**63
+# Files of a push whose indexes are kept open: many changesets change the same ones.
+_OPEN_FILES = 500
 # Where largefiles keeps the names of its files' content.
 _STANDINS = b".hglf/"
 # In names of files that Mercurial neither adds nor checks out.
@@ -127,16 +132,17 @@ def refuse_incomplete(repo: localrepository, tr: transaction, first: int) -> Non
     # Names and nodes of files, and of manifests without a name, that came with the push, and that another one has as its parent,
     # or a changeset that does not name the file. A bundle has the files that its changesets name.
     unknown: set[tuple[bytes, bytes]] = set()
+    open_file = functools.lru_cache(_OPEN_FILES)(repo.file)
     try:
         for rev in range(first, len(repo)):
             changed: Any = repo[rev]
             _refuse_odd_date(changed)
             names = {b"", *changed.files()}
             for name, node in _find_entries(changed):  # refuses odd ones
-                if name not in names and _has_come(repo, tr, name, node, first):
+                if name not in names and _has_come(open_file, tr, name, node, first):
                     unknown.add((name, node))
             for name in (b"", *changed.files()):
-                unknown.update((name, parent) for parent in _find_unknown(repo, changed, name, first))
+                unknown.update((name, parent) for parent in _find_unknown(repo, open_file, changed, name, first))
     except error.StorageError as problem:
         raise _lack(stringutil.forcebytestr(problem)) from problem
     # A revision may be linked to a changeset that does not have it: `hg verify` warns of it, and it does no harm.
@@ -170,21 +176,21 @@ def _find_entries(changed: Any) -> Iterator[tuple[bytes, bytes]]:
         yield name, node
 
 
-def _has_come(repo: localrepository, tr: transaction, name: bytes, node: bytes, first: int) -> bool:
+def _has_come(open_file: OpenFile, tr: transaction, name: bytes, node: bytes, first: int) -> bool:
     """Return whether a version of a file came with the push; raises StorageError if the file grew and has no such version."""
     file = b"data/%s.i" % name
     if file not in tr._newfiles and file not in tr._offsetmap:
         return False
-    storage: Any = repo.file(name)
+    storage = open_file(name)
     return bool(storage.linkrev(storage.rev(node)) >= first)
 
 
-def _find_unknown(repo: localrepository, changed: Any, name: bytes, first: int) -> Iterator[bytes]:
+def _find_unknown(repo: localrepository, open_file: OpenFile, changed: Any, name: bytes, first: int) -> Iterator[bytes]:
     """Yield parents that came with the push, and which the changeset that they are linked to does not have.
 
     Raises Abort or StorageError if what the changeset has of this name is not here, or has not its hash.
     """
-    storage: Any = repo.file(name) if name else repo.manifestlog.getstorage(b"")
+    storage: Any = open_file(name) if name else repo.manifestlog.getstorage(b"")
     node = _find_node(changed, name)
     if node is None and not len(storage):
         raise _lack(b"%s: no version" % name)
