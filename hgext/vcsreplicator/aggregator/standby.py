@@ -48,22 +48,9 @@ def run(
     `loop.run` does.
     """
     clock, instance, is_fenced = clock or SystemClock(), instance or name_process(), False
-    patience, announce, turn_began = _patience(settings), only_once(ready), clock.monotonic()
+    announce = only_once(ready)
     ACTIVE.set(0)
     with Presence(log, f"{AGGREGATOR_KEY}{host}", instance, clock) as presence:
-
-        def begin() -> Transactor:
-            nonlocal turn_began
-            keep_others()
-            transactor = log.transactor(IDENTITY)
-            turn_began = clock.monotonic()
-            keep_others()
-            return transactor
-
-        def keep_others() -> None:
-            """Report that this process works, but not for ever: it may reach all brokers but one that it needs."""
-            keeps_others = clock.monotonic() - turn_began < BEGINNING * patience
-            presence.report([AGGREGATOR] if keeps_others else [], interval=settings.beat)
 
         def note_loaded() -> None:
             presence.report([AGGREGATOR])  # rarely: from now on the heartbeats of the session are the signs
@@ -75,7 +62,7 @@ def run(
             )
             if state is None:
                 break
-            turn, turn_began = [state], clock.monotonic()
+            turn, taken = _Turn(settings, log, presence, clock), [state]
             del state  # all that the topic had: the session takes it, and lets go of it
             ACTIVE.set(1)
             try:
@@ -85,10 +72,10 @@ def run(
                     stop=stop,
                     ready=note_loaded,
                     clock=clock,
-                    state=turn.pop(),
+                    state=taken.pop(),
                     instance=instance,
-                    begin=begin,
-                    cannot_load=keep_others,
+                    begin=turn.begin,
+                    cannot_load=turn.keep_others,
                 )
             except Fenced as error:
                 logger.warning("fenced", reason=str(error))
@@ -96,6 +83,31 @@ def run(
             clear_gauges()
             ACTIVE.set(0)
             presence.report([])
+
+
+class _Turn:
+    """The turn of this process, from its begin until it has loaded: it keeps others from theirs, but not for ever.
+
+    It may reach all brokers but one, which it needs.
+    """
+
+    def __init__(self, settings: AggregatorSettings, log: Log, presence: Presence, clock: Clock) -> None:
+        self._log, self._presence, self._clock = log, presence, clock
+        self._beat, self._bound = settings.beat, BEGINNING * _patience(settings)
+        self._began = clock.monotonic()
+
+    def begin(self) -> Transactor:
+        """Fence the others; from then on the time for loading counts."""
+        self.keep_others()
+        transactor = self._log.transactor(IDENTITY)
+        self._began = self._clock.monotonic()
+        self.keep_others()
+        return transactor
+
+    def keep_others(self) -> None:
+        """Report that this process works, while its time lasts."""
+        is_within = self._clock.monotonic() - self._began < self._bound
+        self._presence.report([AGGREGATOR] if is_within else [], interval=self._beat)
 
 
 def wait_for_turn(
