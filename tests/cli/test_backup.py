@@ -184,6 +184,21 @@ def leave_locked(repository: Path) -> None:
     (repository / ".hg/wlock").symlink_to("elsewhere:1")
 
 
+def put_a_pipe_in_place_of_a_lock(repository: Path) -> None:
+    os.mkfifo(repository / ".hg/wlock")
+
+
+def put_an_endless_file_in_place_of_a_lock(repository: Path) -> None:
+    (repository / ".hg/store/lock").touch()
+    os.truncate(repository / ".hg/store/lock", 15 << 40)
+
+
+def link_store_elsewhere(repository: Path) -> None:
+    """A lock would be made where the link leads."""
+    shutil.rmtree(repository / ".hg/store")
+    (repository / ".hg/store").symlink_to(repository.parent)
+
+
 def damage_pushlog(repository: Path) -> None:
     (repository / ".hg/pushlog2.db").write_bytes(b"SQLite format 3" + b"x" * 5000)
 
@@ -206,7 +221,19 @@ def make_long_path(repository: Path) -> None:
     os.close(place)
 
 
-@pytest.mark.parametrize("sabotage", [leave_locked, damage_pushlog, forge_journal, nest_folders, make_long_path])
+@pytest.mark.parametrize(
+    "sabotage",
+    [
+        leave_locked,
+        put_a_pipe_in_place_of_a_lock,
+        put_an_endless_file_in_place_of_a_lock,
+        link_store_elsewhere,
+        damage_pushlog,
+        forge_journal,
+        nest_folders,
+        make_long_path,
+    ],
+)
 def test_a_repository_that_cannot_be_copied_is_named_and_left_out_alone(
     host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sabotage: Callable[[Path], None]
 ) -> None:

@@ -21,6 +21,8 @@ from collections.abc import Iterator
 
 from mercurial import error, lock, vfs
 
+from pushlog.store import regular
+
 from ...words.errors import Refused, Rejected
 
 _OWN_FOLDERS = STAGING, WAITING, ASIDE = "staging", "waiting", "aside"
@@ -105,15 +107,21 @@ def hold_still(folder: str, patience: int) -> Iterator[None]:
     """Hold both locks of any repository, a master's too, within the block, for a program that reads its files.
 
     Nothing of it is opened. A process that holds a lock may take `patience` seconds. Raises FileNotFoundError if the repository is
-    gone, Refused if it stays locked or this user may not lock it. A kill leaves the lock of a dead process, which counts as none.
+    gone, Refused if it stays locked or this user may not lock it, OSError for a pipe in place of a lock. A kill leaves the lock of
+    a dead process, which counts as none.
     """
+    regular.install()
     control = os.path.join(folder, ".hg")
     with contextlib.ExitStack() as held:
         for place, name in ((control, b"wlock"), (os.path.join(control, "store"), b"lock")):
             if name == b"lock" and not os.path.isdir(place):  # a share, whose store is elsewhere
                 continue
+            if os.path.islink(place):
+                raise Refused(f"{place}: is a link, and no lock is made where it leads")
             try:
                 held.enter_context(lock.lock(_open_vfs(place), name, timeout=patience))
+            except MemoryError as problem:  # a lock that no link holds is read whole
+                raise Refused(f"{folder}: its {os.fsdecode(name)} is larger than any lock") from problem
             except error.LockError as problem:
                 if problem.errno == errno.ENOENT:
                     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder) from problem
