@@ -124,12 +124,28 @@ def test_no_name_that_a_stranger_wrote_adds_a_command_to_ours() -> None:
     installation.write(ACKS, f"{odd}/{stranger.repository}", stranger)
     report = ServiceReport(time=installation.clock.now(), version="1", count=7)
     installation.write(SERVICES, f"verify {odd}", report)
-    found = findings(installation.picture(), installation.clock.now(), Expectations())
-    commands = [finding.command for finding in found if odd in (finding.command or "")]
-    assert commands == [
-        "journalctl -u 'vcsreplicator-verify@x;reboot'",
-        f"vcsreplicator heal 'x;reboot' {installation.state.path}",
+    heal = f"vcsreplicator heal 'x;reboot' {installation.state.path}"
+    commands = [
+        [
+            finding.command
+            for finding in findings(installation.picture(after=after), installation.clock.now(), Expectations())
+            if odd in (finding.command or "")
+        ]
+        for after in (0.0, 2 * 3600.0)
     ]
+    assert commands == [
+        ["journalctl -u 'vcsreplicator-verify@x;reboot'", heal],
+        ["systemctl start 'vcsreplicator-verify@x;reboot'", heal],
+    ]
+
+
+def test_no_name_that_a_stranger_wrote_is_an_option_of_our_command() -> None:
+    installation, odd = Installation(), "--config=/tmp/services.toml"
+    for key in (odd, "beta"):
+        stranger = replace(installation.chain.ack("beta", 2), mirror=odd, detached="locked")
+        installation.write(ACKS, f"{key}/{stranger.repository}", stranger)
+    found = findings(installation.picture(), installation.clock.now(), Expectations())
+    assert not [finding for finding in found if odd in finding.text]
 
 
 def test_a_repository_unknown_to_the_aggregator_is_healed_by_its_id() -> None:

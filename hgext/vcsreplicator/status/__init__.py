@@ -125,7 +125,11 @@ class Picture:
                 self.states.pop(key, None)
         elif topic == ACKS and "/" in key:
             mirror, _, repository = key.partition("/")
-            _put_record(self.acks, (sys.intern(mirror), sys.intern(repository)), Ack, value, ACK_LIMIT)
+            place = sys.intern(mirror), sys.intern(repository)
+            _put_record(self.acks, place, Ack, value, ACK_LIMIT)
+            # Findings name the mirror in commands, where a name with a hyphen before it would be an option.
+            if value and (self.acks[place].mirror != mirror or mirror.startswith("-")):
+                del self.acks[place]
         elif topic == ACKS:
             _put_record(self.heartbeats, key, MirrorHeartbeat, value, HEARTBEAT_LIMIT)
 

@@ -135,7 +135,7 @@ def _find_lost_verify(picture: Picture, service: str, now: float) -> Iterator[Fi
     """Find the `verify` of a mirror that has not reported for long, but was not forgotten."""
     mirror, silence = service.removeprefix(VERIFY_KEY), picture.silence(service, now)
     if STALLED < silence < FORGOTTEN:
-        command = f"{START}verify@{mirror}"
+        command = f"systemctl start {shlex.quote(f'vcsreplicator-verify@{mirror}')}"
         symptom = describe_silence(picture.seen(service), now)
         text = f"{service} {symptom}: the mirror is not compared with the master; start it on its machine: {command}"
         yield Finding(level=Severity.WARNING, text=text, command=command, entry=DOWN, mirror=mirror)
