@@ -10,7 +10,7 @@ from ..log import EVENTS, SERVICES, Log, NewRecord
 from ..log.table import find_beginnings, read_records, read_table
 from ..outbox.file import FORMER, LEAVING, Fork
 from ..words import wire
-from ..words.errors import SHOWN, BadConfig, Expired, Fenced, Refused, visible
+from ..words.errors import SHOWN, BadConfig, Expired, Fenced, HeldUp, Refused, visible
 from ..words.records import MASTER_KEY, MasterRecord
 from ..words.shape import to_json, try_json
 
@@ -55,7 +55,8 @@ def _fork_from(source: str) -> Fork:
 def claim(log: Log, wanted: MasterRecord, expected: MasterRecord | None) -> None:
     """Record a promotion, if the newest one is still the `expected` one.
 
-    Of several processes that call this at the same time one succeeds. Raises Refused for the others, having written nothing.
+    Readers see it on return. Of several processes that call this at the same time one succeeds. Raises Refused for the others,
+    having written nothing, and Unavailable if it may have failed: call it again.
     """
     try:
         with closing(log.transactor(MASTER_KEY)) as transactor:
@@ -63,6 +64,11 @@ def claim(log: Log, wanted: MasterRecord, expected: MasterRecord | None) -> None
             if known != expected:
                 raise Refused(f"{known.source if known else 'another mirror'} was promoted meanwhile")
             transactor.commit([NewRecord(topic=SERVICES, key=MASTER_KEY, value=to_json(wanted))])
+            # A broker that was killed after its answer may leave this open, and readers would stop here until the next promotion.
+            try:
+                log.wait_for_transactions(SERVICES)
+            except HeldUp:
+                transactor.renew()
     except Fenced as error:
         raise Refused("another promotion runs at the same time: see who is master, then try again") from error
 

@@ -52,9 +52,11 @@ from hgext.vcsreplicator.log.kafka.transactor import KafkaTransactor
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.owned import OwnedRecords
 from hgext.vcsreplicator.log.table import find_beginnings, read_records
+from hgext.vcsreplicator.relay.mastership import claim, read_master
 from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.status.follower import look_at_topics
 from hgext.vcsreplicator.words.errors import BadConfig, Fenced, Rejected, Rewound, Unavailable
+from hgext.vcsreplicator.words.records import MasterRecord
 from testing.builders.certificates import certificate
 from testing.checks.requests import TRANSACTIONAL, watch_requests
 from testing.clock import HandClock
@@ -514,6 +516,26 @@ def test_a_transaction_that_a_broker_left_open_ends_as_its_other_parts(
         transactor.commit([NewRecord(topic=NOTICES, key="y", value=b"next")])
         assert read_all(log, NOTICES)[-1:] == [b"next"]
         transactor.close()
+
+
+def test_a_promotion_that_a_broker_left_open_is_seen_at_once(
+    own_service: Callable[[type[UnverifyingKafka]], UnverifyingKafka], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers of `services` would stop in front of it until the next promotion: relays, aggregators, `check`."""
+    wanted = MasterRecord(source="hg://new", mirror="alpha", replaces=("hg://old",), time=1.0)
+    with open_log(own_service(UnverifyingKafka).url, creates=True) as log:
+        log.create(topics(partitions=1))
+        begin = log.transactor
+
+        def begin_and_leave_open(identity: str) -> Transactor:
+            transactor: Any = begin(identity)
+            transactor.commit([NewRecord(topic=STATE, key="x", value=b"known")])
+            monkeypatch.setattr(transactor, "commit", lambda records: leave_open(transactor, records[0]))
+            return transactor
+
+        monkeypatch.setattr(log, "transactor", begin_and_leave_open)
+        claim(log, wanted, None)
+        assert read_master(log) == wanted
 
 
 @pytest.mark.sample(1)
