@@ -314,9 +314,20 @@ def test_a_position_that_does_not_move_is_stored_again_in_time(
     assert notifier.position("it") == 0
 
 
+def reports_work(log: Log, name: str) -> bool:
+    """Return whether a notifier has reported that it works for this destination."""
+    reports = [
+        from_json(ServiceReport, record.value)
+        for (_, key), record in read_table(log, SERVICES).records.items()
+        if record.value is not None and key.startswith(NOTIFIER_KEY)
+    ]
+    return any(name in report.works for report in reports)
+
+
 def test_a_second_notifier_delivers_once_the_first_ends(log: Log, notifier: Notifier, tmp_path: Path) -> None:
     first, second = Scripted(), Scripted()
     notifier.start(it=first)
+    eventually(lambda: reports_work(log, "it"), "the second one can know of the first")
     other = Notifier(log, tmp_path / "other", host="other", instance=OTHER)
     with closing(other.state):
         other.start(it=second)
