@@ -11,7 +11,7 @@ in the topic `errors` before it is settled. Nothing blocks longer than a second,
 import contextlib
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -45,6 +45,8 @@ BUSY_WAIT = 0.02
 
 # Seconds that a stop waits for unconfirmed deliveries.
 DRAIN = 5.0
+# Multiples of `takeover-after` for which a notifier that cannot read notices keeps others from its destination.
+UNREAD_PATIENCE = 3
 
 _LABEL = ["destination"]
 DELIVERED = Counter("vcsreplicator_notifier_delivered_messages", "Confirmed by the destination", _LABEL)
@@ -65,7 +67,8 @@ def clear_gauges(name: str) -> None:
 class Courier:
     """One destination at work; `run` may be called again after it raised.
 
-    While it `cannot_begin`, the log does not let it take the place of another notifier's.
+    While it `cannot_begin`, the log does not let it take the place of another notifier's. `unread_since` is since when it can
+    read no notices, because the log does not answer it, on the monotonic clock.
     """
 
     name: str
@@ -79,6 +82,7 @@ class Courier:
     chance: Callable[[], float] = random.random
     started: threading.Event = field(default_factory=threading.Event)
     cannot_begin: bool = False
+    unread_since: float | None = None
     _reader: NoticeReader | None = None
     _failing_since: float | None = None
 
@@ -108,10 +112,29 @@ class Courier:
                 raise Unavailable(str(error)) from error
             self._failing_since = None
             state = opened.enter_context(contextlib.closing(self._open_state()))
-            loop = _DeliveryLoop(self, destination, state, position, follows_from=follows_from)
+            with self.reading():
+                loop = _DeliveryLoop(self, destination, state, position, follows_from=follows_from)
             opened.callback(loop.close)
             self._reader = loop.reader
             loop.work()
+
+    def keeps_others(self) -> bool:
+        """Return whether other notifiers should leave the destination to this one.
+
+        It may reach all brokers but one, which it needs.
+        """
+        unread = 0.0 if self.unread_since is None else self.clock.monotonic() - self.unread_since
+        return not self.cannot_begin and unread < UNREAD_PATIENCE * self.notifier.takeover_after
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Read notices within the block, or note since when that fails."""
+        try:
+            yield
+        except Unavailable:
+            self.unread_since = self.clock.monotonic() if self.unread_since is None else self.unread_since
+            raise
+        self.unread_since = None
 
     def wake(self) -> None:
         """End the wait for notices, since `stop` is set; any thread may call it."""
@@ -260,10 +283,11 @@ class _DeliveryLoop:
             self.courier.stop.wait(wait)
             return has_read
         try:
-            for record in self.reader.records(0.0 if self.orders.replaying else wait):
-                self.take_record(record)
-                has_read = True
-            self.orders.read_replays()
+            with self.courier.reading():
+                for record in self.reader.records(0.0 if self.orders.replaying else wait):
+                    self.take_record(record)
+                    has_read = True
+                self.orders.read_replays()
             if self.reader.record_answer():
                 self.condition.note_log_answer()
         except Unavailable as error:

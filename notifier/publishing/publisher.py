@@ -120,8 +120,8 @@ def _run_couriers(
                     turns.lose(name)
                 begun = turns.find_turns()
                 at_work |= {name: threads.submit(_keep_at_work, couriers[name], stop) for name in begun}
-                # One that cannot begin must keep no other notifier from its turn.
-                presence.report((name for name in at_work if not couriers[name].cannot_begin), interval=BEAT)
+                # One that cannot begin, or read for long, must keep no other notifier from its turn.
+                presence.report((name for name in at_work if couriers[name].keeps_others()), interval=BEAT)
                 for name in couriers:
                     ACTIVE.labels(name).set(name in at_work)
                 if is_ready:
@@ -150,6 +150,7 @@ def _keep_at_work(courier: Courier, service_stop: threading.Event) -> None:
         opened.callback(courier.started.set)
         opened.callback(clear_gauges, courier.name)
         position: StoredPosition | None = None
+        courier.unread_since = None
         while not courier.stop.is_set():
             began = courier.clock.monotonic()
             try:

@@ -63,8 +63,17 @@ class Notifier:
     Another one beside it needs a `host` and an `instance` of its own.
     """
 
-    def __init__(self, log: Log, folder: Path, *, host: str = "here", instance: str | None = None) -> None:
+    def __init__(
+        self,
+        log: Log,
+        folder: Path,
+        *,
+        host: str = "here",
+        instance: str | None = None,
+        takeover_after: float = 10.0,
+    ) -> None:
         self.log, self.folder, self._host, self._instance = log, folder, host, instance
+        self._takeover_after = takeover_after
         self.state = StateDatabase(str(folder / "notifier.db"))
         self.error: BaseException | None = None
         self._stop = threading.Event()
@@ -73,7 +82,12 @@ class Notifier:
     def start(self, **destinations: DestinationSettings) -> None:
         """Start it, and return once it is ready."""
         named = {name.replace("_", "-"): settings for name, settings in destinations.items()}
-        settings = NotifierSettings(public=PUBLIC, destinations=named, state=str(self.folder / "notifier.db"))
+        settings = NotifierSettings(
+            public=PUBLIC,
+            destinations=named,
+            state=str(self.folder / "notifier.db"),
+            takeover_after=self._takeover_after,
+        )
         ready = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(settings, ready))

@@ -4,7 +4,7 @@
 import base64
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from hgext.vcsreplicator.log import ERRORS, NOTICES, SERVICES, Log, topics
+from hgext.vcsreplicator.log import ERRORS, NOTICES, SERVICES, Log, Record, topics
 from hgext.vcsreplicator.log import NewRecord as LogMessage
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import read_table
@@ -32,7 +32,7 @@ from notifier.publishing import publisher
 from notifier.publishing.position import StoredPosition, group
 from notifier.publishing.settings import read
 from testing.builders.certificates import certificate
-from testing.builders.log.memorylog import MemoryLog, MemoryTransactor
+from testing.builders.log.memorylog import MemoryLog, MemoryReader, MemoryTransactor
 from testing.builders.notifier.notices import a_notice, an_event, identifier, publish, publish_pushes, with_topics
 from testing.builders.notifier.notifying import FAST, Notifier, Scripted
 from testing.metrics import value_of
@@ -736,6 +736,65 @@ def test_a_notifier_that_cannot_begin_keeps_no_other_from_its_turn(tmp_path: Pat
         notifiers[0].start(it=Scripted())
         notifiers[1].start(it=destination)
         eventually(lambda: destination.told("x") == [1], timeout=20.0)
+    finally:
+        for each in notifiers:
+            each.stop()
+            each.state.close()
+
+
+class UnreadLog(MemoryLog):
+    """The same log, by which a process reaches all brokers but the one of `notices`, once that is `away`."""
+
+    def __init__(self, log: MemoryLog, away: threading.Event) -> None:
+        vars(self).update(vars(log))
+        self._away = away
+
+    def ends(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
+        if topic == NOTICES:
+            self._refuse()
+        return super().ends(topic, partitions)
+
+    def reader(self, positions: Mapping[tuple[str, int], int]) -> MemoryReader:
+        reader: Any = super().reader(positions)
+        if (NOTICES, 0) in positions:
+            poll = reader.poll
+
+            def refuse_or_poll(*given: Any, **options: Any) -> list[Record]:
+                self._refuse()
+                found: list[Record] = poll(*given, **options)
+                self._refuse()  # it was away while the call waited
+                return found
+
+            reader.poll = refuse_or_poll
+        return reader  # type: ignore[no-any-return]
+
+    def _refuse(self) -> None:
+        if self._away.is_set():
+            raise Unavailable("notices have no leader")
+
+
+@pytest.mark.parametrize("begins", ["before", "meanwhile"])
+def test_a_notifier_that_reads_no_notices_keeps_no_other_from_its_turn(tmp_path: Path, begins: str) -> None:
+    log, away, first, second = MemoryLog(), threading.Event(), Scripted(), Scripted()
+    with_topics(log)
+    notifiers = []
+    for name, its_log in (("cut-off", UnreadLog(log, away)), ("well", log)):
+        (tmp_path / name).mkdir()
+        instance = OTHER.replace("17", name)
+        notifiers.append(Notifier(its_log, tmp_path / name, host=name, instance=instance, takeover_after=0.1))
+    try:
+        if begins == "before":
+            away.set()
+        notifiers[0].start(it=first)
+        eventually(lambda: reports_work(log, "it"))
+        notifiers[1].start(it=second)
+        if begins == "meanwhile":
+            publish_pushes(log, "x", 1, 1)
+            notifiers[0].settled("it")
+            assert first.told("x") == [1]
+            away.set()
+        publish_pushes(log, "x", 2, 2)
+        eventually(lambda: second.told("x") == [2], timeout=20.0)
     finally:
         for each in notifiers:
             each.stop()
