@@ -76,6 +76,8 @@ class _RepositoryFolder(hgwebdir_mod.hgwebdir):
         super().refresh()
         if self.lastrefresh != before:
             take_posted_arguments(self.ui)
+            # Else the pages and archives with a censored file, which any pusher can make, would end in the middle.
+            self.ui.setconfig(b"censor", b"policy", b"ignore", b"vcsreplicator")
             self._content_types.clear()
             self.repos = [(name, place) for name, place in self.repos if not any(map(is_ours, name.split(b"/")))]
             self.known = frozenset(name for name, _ in self.repos)
