@@ -53,6 +53,7 @@ SEAMS = {
     },
     "mercurial.exchanges.bundle_cache": {"get_manifest_lines": "repo"},
     "mercurial.exchanges.peer": {"server_filtername": "repo accesshidden"},
+    "mercurial.filelog": {"filelog.renamed": "self node"},
     "mercurial.hg": {
         "cachedlocalrepo.__init__": "self repo",
         "cachedlocalrepo._repostate": "self",

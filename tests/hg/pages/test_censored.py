@@ -14,11 +14,12 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(scope="module")
 def censored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The root of a repository in which the file revision of changeset 4 is censored."""
+    """The root of a repository in which both revisions of a file are censored."""
     root = tmp_path_factory.mktemp("censored") / "root"
     root.mkdir()
     history = History(root / "repo")
-    history.hg("--config", "extensions.censor=", "censor", "-r", "4", "f", "--no-check-heads")
+    for number in ("0", "4"):
+        history.hg("--config", "extensions.censor=", "censor", "-r", number, "f", "--no-check-heads")
     (history.folder / ".hg" / "replicated-watermark").write_text(f"1 1 6 {history.node(5)} -\n")
     return root
 
@@ -30,12 +31,13 @@ def pages(censored: Path, request: pytest.FixtureRequest) -> Iterator[AskedPages
 
 
 @pytest.mark.sample(3)
+@pytest.mark.parametrize("number", [0, 4])
 @pytest.mark.parametrize(
     "address",
-    [f"{page}/4/f" for page in FILE_PAGES]
-    + ["rev/4", "raw-rev/4", "rev/5", "raw-rev/5", "archive/4.zip", "filelog/4/f?patch=1"],
+    [f"{page}/NUMBER/f" for page in FILE_PAGES]
+    + ["rev/NUMBER", "raw-rev/NUMBER", "rev/5", "raw-rev/5", "archive/NUMBER.zip", "filelog/NUMBER/f?patch=1"],
 )
-def test_a_page_with_a_censored_file_is_whole(pages: AskedPages, address: str) -> None:
-    before, (path, _, query) = len(pages.alarms()), address.partition("?")
+def test_a_page_with_a_censored_file_is_whole(pages: AskedPages, address: str, number: int) -> None:
+    before, (path, _, query) = len(pages.alarms()), address.replace("NUMBER", str(number)).partition("?")
     answer = pages.get(f"/repo/{path}", query)
     assert (answer.status, answer.failure, pages.alarms()[before:]) == (200, None, [])

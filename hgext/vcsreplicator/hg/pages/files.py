@@ -41,6 +41,7 @@ def install() -> None:
     arguments.install()
     archives.install()
     seams.wrap("mercurial.context", "filectx._changectx.func", _find_changeset)
+    seams.wrap("mercurial.filelog", "filelog.renamed", _find_source)
     seams.wrap("mercurial.hgweb.webutil", "filectx", _find_file_revision)
     seams.wrap("mercurial.hgweb.webutil", "children", _list_children)
     seams.wrap("mercurial.localrepo", "localrepository.filectx", _open_file_of)
@@ -56,6 +57,14 @@ def _find_changeset(orig: Callable[..., Any], file: Any) -> Any:
     if is_of_clients(repo) and file._changeid in repo.changelog.filteredrevs:
         raise error.RepoLookupError(b"unknown revision '%d'" % file._changeid)
     return orig(file)
+
+
+def _find_source(orig: Callable[..., Any], history: Any, node: bytes) -> Any:
+    """Find what a file revision is a copy of; of a censored one nothing is known."""
+    try:
+        return orig(history, node)
+    except error.CensoredNodeError:
+        return None
 
 
 def _find_file_revision(orig: Callable[..., Any], repo: localrepository, request: "parsedrequest") -> Any:
