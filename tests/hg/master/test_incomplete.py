@@ -117,6 +117,21 @@ def test_a_name_that_leads_out_of_a_folder_is_refused(master: Master, name: str)
     assert master.operate("log", "-R", str(master.root / "one")) == ""
 
 
+@pytest.mark.parametrize(
+    ("source", "node"),
+    [("one", "zz" * 20), ("one", "30"), ("one", ""), ("", "1" * 40), ("../../../other/.hg/store/data/x", "1" * 40)],
+)
+def test_a_copy_of_what_no_file_can_be_is_refused(master: Master, source: str, node: str) -> None:
+    """Pages would follow it: `30` would be the first version, the number of which is the character 0."""
+    master.create("one")
+    copy = Revision(text=f"\1\ncopy: {source}\ncopyrev: {node}\n\1\ntext".encode())
+    named = manifest((b"file", copy.node, b""))
+    with master.serve("one") as address:
+        said = push(address, changeset(named, b"file"), [named], {b"file": [copy]})
+    assert f"a file is a copy of what no file can be: file@{copy.node.hex()}" in said
+    assert master.operate("log", "-R", str(master.root / "one")) == ""
+
+
 @pytest.mark.parametrize("name", [".hgtags", "a/.hgignore", "a..b/...", "..a/.h", "hg/.hg~"])
 def test_a_name_with_dots_is_accepted(master: Master, log: Log, name: str) -> None:
     master.create("one")

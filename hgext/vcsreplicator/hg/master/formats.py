@@ -206,6 +206,18 @@ def _find_unknown(repo: localrepository, open_file: OpenFile, changed: Any, name
     if storage.linkrev(rev) >= first and (name or storage.deltaparent(rev) not in storage.parentrevs(rev)):
         with contextlib.suppress(error.CensoredNodeError):
             storage.rawdata(node)
+            if name:
+                _refuse_odd_copy(storage, name, node)
+
+
+def _refuse_odd_copy(storage: Any, name: bytes, node: bytes) -> None:
+    """Raise Abort for a copy whose source no Mercurial writes: pages that follow it would fail, or read another repository."""
+    try:
+        copied = storage.renamed(node)
+    except ValueError:
+        copied = b"", b""
+    if copied and (len(copied[1]) != len(nullid) or _LEADING_OUT.search(copied[0])):
+        raise error.Abort(b"a file is a copy of what no file can be: %s@%s" % (name[:_SHOWN], hex(node)))
 
 
 def _find_node(changed: Any, name: bytes) -> bytes | None:
