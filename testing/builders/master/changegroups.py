@@ -53,10 +53,20 @@ def push(
     before: Iterable[Revision] = (),
 ) -> str:
     """Push a changeset, and those `before` it, over HTTP; what the pusher reads. All content is linked to this changeset."""
+    return send(address, bundle(part(b"CHANGEGROUP", content(change, manifests, files, before=before), version=b"02")))
+
+
+def content(
+    change: Revision,
+    manifests: Iterable[Revision],
+    files: Mapping[bytes, Iterable[Revision]],
+    *,
+    before: Iterable[Revision] = (),
+) -> bytes:
+    """A changegroup of version 02."""
     of_files = [_frame(name) + _encode(versions, change) for name, versions in files.items()]
     changes = b"".join(each.encode(each.node) for each in (*before, change)) + END
-    content = b"".join([changes, _encode(manifests, change), *of_files, END])
-    return send(address, bundle(part(b"CHANGEGROUP", content, version=b"02")))
+    return b"".join([changes, _encode(manifests, change), *of_files, END])
 
 
 def bundle(*parts: bytes, reply: bool = True) -> bytes:
@@ -68,8 +78,8 @@ def bundle(*parts: bytes, reply: bool = True) -> bytes:
 def part(name: bytes, payload: bytes, **parameters: bytes) -> bytes:
     """A part with parameters that the receiver must know."""
     sizes = b"".join(bytes([len(key), len(value)]) for key, value in parameters.items())
-    content = b"".join(key.encode() + value for key, value in parameters.items())
-    head = bytes([len(name)]) + name + END + bytes([len(parameters), 0]) + sizes + content
+    values = b"".join(key.encode() + value for key, value in parameters.items())
+    head = bytes([len(name)]) + name + END + bytes([len(parameters), 0]) + sizes + values
     return struct.pack(">i", len(head)) + head + (struct.pack(">i", len(payload)) + payload if payload else b"") + END
 
 
@@ -88,6 +98,6 @@ def _encode(revisions: Iterable[Revision], change: Revision) -> bytes:
     return b"".join(revision.encode(change.node) for revision in revisions) + END
 
 
-def _frame(content: bytes) -> bytes:
+def _frame(chunk: bytes) -> bytes:
     """As in a changegroup: the size counts itself."""
-    return struct.pack(">l", len(content) + 4) + content
+    return struct.pack(">l", len(chunk) + 4) + chunk

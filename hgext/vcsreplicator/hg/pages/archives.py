@@ -1,19 +1,31 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Names of files in zip archives, which must be text.
+"""Archives of any changeset: the names of files in them, which must be text in zip archives, and their time.
 
-Mercurial fails in the middle of an archive at a name that is not UTF-8.
+Mercurial fails in the middle of an archive at a name that is not UTF-8, and at a date for which the format has no room.
 """
 
 import re
 from collections.abc import Callable
 from typing import Any
 
+from mercurial.localrepo import localrepository
+
 from pushlog import seams
+
+# The last second that each format has room for.
+_LATEST = 2**31 - 1
 
 
 def install() -> None:
-    """Wrap the adding of a file to a zip archive, or raise MissingSeam."""
+    """Wrap the making of an archive, and the adding of a file to a zip archive, or raise MissingSeam."""
+    seams.wrap("mercurial.archival", "archive", _make)
     seams.wrap("mercurial.archival", "zipit.addfile", _add_file)
+
+
+def _make(orig: Callable[..., int], repo: localrepository, dest: Any, node: bytes, kind: bytes, **named: Any) -> int:
+    """Make an archive, with the nearest time to the changeset's date that each format has room for."""
+    mtime = min(max(1, repo[node].date()[0]), _LATEST)
+    return orig(repo, dest, node, kind, **{**named, "mtime": mtime})
 
 
 def _add_file(orig: Callable[..., None], archive: Any, name: bytes, mode: int, islink: bool, data: bytes) -> None:
