@@ -705,8 +705,13 @@ def test_a_report_that_the_log_does_not_take_ends_no_other_append(
             log.append([record])
         close = adapter.close_producer
         monkeypatch.setattr(adapter, "close_producer", lambda producer: (closed.append(producer), close(producer)))
+
+        def append_until_late() -> None:
+            for _ in range(100):  # the log may answer before this thread goes on
+                log.append([report], timeout=0.0)
+
         with pytest.raises(Unavailable):
-            log.append([report], timeout=0.0)
+            append_until_late()
         log.broker.new_producer = Mock(side_effect=AssertionError("its producer was dropped"))  # type: ignore[method-assign]
         log.append([event])
         assert len(closed) == 1

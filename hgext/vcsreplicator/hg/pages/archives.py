@@ -22,10 +22,12 @@ def install() -> None:
     seams.wrap("mercurial.archival", "zipit.addfile", _add_file)
 
 
-def _make(orig: Callable[..., int], repo: localrepository, dest: Any, node: bytes, kind: bytes, **named: Any) -> int:
+def _make(
+    orig: Callable[..., int], repo: localrepository, dest: Any, node: bytes, kind: bytes, *rest: Any, **named: Any
+) -> int:
     """Make an archive, with the nearest time to the changeset's date that each format has room for."""
     mtime = min(max(1, repo[node].date()[0]), _LATEST)
-    return orig(repo, dest, node, kind, **{**named, "mtime": mtime})
+    return orig(repo, dest, node, kind, *rest, **{**named, "mtime": mtime})
 
 
 def _add_file(orig: Callable[..., None], archive: Any, name: bytes, mode: int, islink: bool, data: bytes) -> None:
