@@ -32,7 +32,10 @@ SEAMS = {
     "hgext.largefiles.lfutil": {"storepath": "repo hash forcelocal"},
     "hgext3rd.evolve.obsdiscovery": {"_obshashcache._db": "self"},
     "hgext3rd.evolve.stablerangecache": {"stablerangesqlbase._db": "self"},
-    "mercurial.archival": {"archive": "repo dest node kind ...", "zipit.addfile": "self name mode islink data"},
+    "mercurial.archival": {
+        "archive": "repo dest node kind decode match prefix mtime subrepos",
+        "zipit.addfile": "self name mode islink data",
+    },
     "mercurial.bookmarks": {"_getbkfile": "repo"},
     "mercurial.bundle2": {
         "addpartbundlestream2": "bundler repo narrow_matcher stream store_fingerprint kwargs",

@@ -68,7 +68,7 @@ class Courier:
     """One destination at work; `run` may be called again after it raised.
 
     While it `cannot_begin`, the log does not let it take the place of another notifier's. `unread_since` is since when it can
-    read no notices, because the log does not answer it, on the monotonic clock.
+    read no notices, or not what was written for it, because the log does not answer it, on the monotonic clock.
     """
 
     name: str
@@ -97,7 +97,8 @@ class Courier:
         with contextlib.ExitStack() as opened:
             try:
                 # The notifier before this one may have written behind a transaction of another destination.
-                self.log.wait_for_transactions(NOTIFIER)
+                with self.reading():
+                    self.log.wait_for_transactions(NOTIFIER)
                 missing = describe_missing(self.name, self.settings, self.log, self.notifier.state)
                 if missing is not None and not has_records(self.name, self.log):
                     raise Unavailable(missing)
@@ -114,6 +115,7 @@ class Courier:
             state = opened.enter_context(contextlib.closing(self._open_state()))
             with self.reading():
                 loop = _DeliveryLoop(self, destination, state, position, follows_from=follows_from)
+            self.unread_since = None
             opened.callback(loop.close)
             self._reader = loop.reader
             loop.work()
@@ -128,13 +130,12 @@ class Courier:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Read notices within the block, or note since when that fails."""
+        """Read within the block what the destination needs of the log, or note since when that fails."""
         try:
             yield
         except Unavailable:
             self.unread_since = self.clock.monotonic() if self.unread_since is None else self.unread_since
             raise
-        self.unread_since = None
 
     def wake(self) -> None:
         """End the wait for notices, since `stop` is set; any thread may call it."""
@@ -288,6 +289,7 @@ class _DeliveryLoop:
                     self.take_record(record)
                     has_read = True
                 self.orders.read_replays()
+            self.courier.unread_since = None
             if self.reader.record_answer():
                 self.condition.note_log_answer()
         except Unavailable as error:

@@ -5,7 +5,6 @@ import errno
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,7 @@ from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.words.errors import Refused
 from hgext.vcsreplicator.words.event import UNKNOWN_SETTINGS
 from pushlog.versions import factory, initialize
-
-STRANGER = 65533
+from testing.unwritable import unwritable
 
 
 def test_a_repository_whose_lock_is_held_is_announced_later(tmp_path: Path) -> None:
@@ -63,26 +61,11 @@ def foreign() -> Iterator[tuple[str, MasterRepositories]]:
         yield folder, MasterRepositories({root: ""}, "hg://master")
 
 
-@contextmanager
-def refused(folder: str) -> Iterator[None]:
-    """Work as a user that may not write to the folder; root becomes another user meanwhile."""
-    was_root = os.geteuid() == 0
-    os.chmod(folder, 0o555)
-    if was_root:
-        os.seteuid(STRANGER)
-    try:
-        yield
-    finally:
-        if was_root:
-            os.seteuid(0)
-        os.chmod(folder, 0o755)
-
-
 def test_a_lock_that_the_relay_may_not_take_is_an_error_with_its_file(foreign: tuple[str, MasterRepositories]) -> None:
     folder, relay = foreign
     store = os.path.join(folder, ".hg", "store")
     for job in (relay.announce, relay.recover):
-        with refused(store), pytest.raises(PermissionError) as raised:
+        with unwritable(store), pytest.raises(PermissionError) as raised:
             job(folder)
         assert (raised.value.errno, raised.value.filename) == (errno.EACCES, f"{store}/lock")
     assert relay.announce(folder)

@@ -5,7 +5,6 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -13,9 +12,8 @@ from mercurial import ui as uimod
 
 from hgext.vcsreplicator.hg.serving import left_locks
 from pushlog.versions import factory, initialize
+from testing.unwritable import unwritable
 from testing.waiting import eventually
-
-STRANGER = 65533
 
 
 @pytest.fixture
@@ -26,21 +24,6 @@ def repo() -> Iterator[Any]:
     with tempfile.TemporaryDirectory() as root:
         os.chmod(root, 0o755)
         yield factory.repository(uimod.ui.load(), os.fsencode(os.path.join(root, "a")), create=True)
-
-
-@contextmanager
-def unwritable(folder: bytes) -> Iterator[None]:
-    """Work where the folder takes no change, as on a disk that was mounted read-only; root is another user meanwhile."""
-    was_root = os.geteuid() == 0
-    os.chmod(folder, 0o555)
-    if was_root:
-        os.seteuid(STRANGER)
-    try:
-        yield
-    finally:
-        if was_root:
-            os.seteuid(0)
-        os.chmod(folder, 0o755)
 
 
 @pytest.mark.parametrize("name", ["lock", "wlock"])

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from hgext.vcsreplicator.log import ERRORS, NOTICES, SERVICES, Log, Record, topics
+from hgext.vcsreplicator.log import ERRORS, NOTICES, NOTIFIER, SERVICES, Log, Record, topics
 from hgext.vcsreplicator.log import NewRecord as LogMessage
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import read_table
@@ -743,42 +743,43 @@ def test_a_notifier_that_cannot_begin_keeps_no_other_from_its_turn(tmp_path: Pat
 
 
 class UnreadLog(MemoryLog):
-    """The same log, by which a process reaches all brokers but the one of `notices`, once that is `away`."""
+    """The same log, by which a process reaches all brokers but the one of this topic, once that is `away`."""
 
-    def __init__(self, log: MemoryLog, away: threading.Event) -> None:
+    def __init__(self, log: MemoryLog, topic: str, away: threading.Event) -> None:
         vars(self).update(vars(log))
-        self._away = away
+        self._topic, self._away = topic, away
 
     def ends(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
-        if topic == NOTICES:
-            self._refuse()
+        self._refuse([topic])
         return super().ends(topic, partitions)
+
+    def wait_for_transactions(self, topic: str) -> None:
+        self._refuse([topic])
 
     def reader(self, positions: Mapping[tuple[str, int], int]) -> MemoryReader:
         reader: Any = super().reader(positions)
-        if (NOTICES, 0) in positions:
-            poll = reader.poll
+        asked, poll = [topic for topic, _ in positions], reader.poll
 
-            def refuse_or_poll(*given: Any, **options: Any) -> list[Record]:
-                self._refuse()
-                found: list[Record] = poll(*given, **options)
-                self._refuse()  # it was away while the call waited
-                return found
+        def refuse_or_poll(*given: Any, **options: Any) -> list[Record]:
+            self._refuse(asked)
+            found: list[Record] = poll(*given, **options)
+            self._refuse(asked)  # it was away while the call waited
+            return found
 
-            reader.poll = refuse_or_poll
+        reader.poll = refuse_or_poll
         return reader  # type: ignore[no-any-return]
 
-    def _refuse(self) -> None:
-        if self._away.is_set():
-            raise Unavailable("notices have no leader")
+    def _refuse(self, topics: Collection[str]) -> None:
+        if self._topic in topics and self._away.is_set():
+            raise Unavailable(f"{self._topic} has no leader")
 
 
-@pytest.mark.parametrize("begins", ["before", "meanwhile"])
-def test_a_notifier_that_reads_no_notices_keeps_no_other_from_its_turn(tmp_path: Path, begins: str) -> None:
+@pytest.mark.parametrize(("topic", "begins"), [(NOTICES, "before"), (NOTICES, "meanwhile"), (NOTIFIER, "before")])
+def test_a_notifier_that_reads_no_notices_keeps_no_other_from_its_turn(tmp_path: Path, topic: str, begins: str) -> None:
     log, away, first, second = MemoryLog(), threading.Event(), Scripted(), Scripted()
     with_topics(log)
     notifiers = []
-    for name, its_log in (("cut-off", UnreadLog(log, away)), ("well", log)):
+    for name, its_log in (("cut-off", UnreadLog(log, topic, away)), ("well", log)):
         (tmp_path / name).mkdir()
         instance = OTHER.replace("17", name)
         notifiers.append(Notifier(its_log, tmp_path / name, host=name, instance=instance, takeover_after=0.1))

@@ -23,11 +23,20 @@ def install() -> None:
 
 
 def _make(
-    orig: Callable[..., int], repo: localrepository, dest: Any, node: bytes, kind: bytes, *rest: Any, **named: Any
+    orig: Callable[..., int],
+    repo: localrepository,
+    dest: Any,
+    node: bytes | None,
+    kind: bytes,
+    decode: bool = True,
+    match: Any = None,
+    prefix: bytes = b"",
+    mtime: float | None = None,
+    subrepos: bool | None = False,
 ) -> int:
     """Make an archive, with the nearest time to the changeset's date that each format has room for."""
-    mtime = min(max(1, repo[node].date()[0]), _LATEST)
-    return orig(repo, dest, node, kind, *rest, **{**named, "mtime": mtime})
+    wanted = mtime or repo[node].date()[0]
+    return orig(repo, dest, node, kind, decode, match, prefix, min(max(1, wanted), _LATEST), subrepos)
 
 
 def _add_file(orig: Callable[..., None], archive: Any, name: bytes, mode: int, islink: bool, data: bytes) -> None:
