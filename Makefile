@@ -98,13 +98,14 @@ test-versions: $(VENV)/installed-for-tests
 	$(BIN)/python -m testing.versions $(VERSIONS)
 
 # `make faults SEED=7`: the campaign of a seed (tests/README.md); with `SEEDS=100` so many from there on. `make faults REAL=1` lets
-# every fault strike real processes, for `SECONDS=600` or until each has struck, `TOGETHER=8` at once; SEED repeats the schedule
-# that another run printed.
+# every fault strike real processes until each has struck, or for `SECONDS=600`, or until `STRIKES=1000`; `TOGETHER=8` at once. SEED
+# repeats the schedule that another run printed.
 # `make faults JUDGE=FILE` judges a history again, or several (JUDGE="FILE FILE"). With PAGE=1 either of the two writes the table
 # of docs/reliability.md.
 faults: $(VENV)/installed-for-tests
 ifneq ($(REAL)$(JUDGE),)
 	$(BIN)/python -m testing.faults.campaign $(if $(SEED),--seed $(SEED)) --seconds $(or $(SECONDS),0) \
+		$(if $(STRIKES),--strikes $(STRIKES)) \
 		$(if $(TOGETHER),--together $(TOGETHER)) $(if $(ONLY),--only $(ONLY)) $(JUDGE:%=--judge %) $(if $(PAGE),--page)
 else
 	export TMPDIR=$${TMPDIR:-$(MEMORY)}; $(BIN)/python -m testing.campaign --seed $(or $(SEED),1) --seeds $(or $(SEEDS),1)

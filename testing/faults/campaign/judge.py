@@ -186,7 +186,7 @@ def _judge_looks(seen: Sequence[Seen]) -> list[str]:
 def _judge_waits(seen: Sequence[Seen]) -> list[str]:
     strikes = sorted((each.begin, each.end) for each in of_kind(seen, "struck"))
     found = []
-    for since, until, name, head in _waits(seen):
+    for since, until, name, head in list_waits(seen):
         if until - since <= STUCK:
             continue
         lasted, covered = 0.0, since
@@ -198,7 +198,7 @@ def _judge_waits(seen: Sequence[Seen]) -> list[str]:
     return found
 
 
-def _waits(seen: Sequence[Seen]) -> list[tuple[float, float, str, str]]:
+def list_waits(seen: Sequence[Seen]) -> list[tuple[float, float, str, str]]:
     """From when to when each push waited for each destination, infinite if it never came, and its head."""
     names = _destinations(seen)
     delivered = {
@@ -212,7 +212,7 @@ def _waits(seen: Sequence[Seen]) -> list[tuple[float, float, str, str]]:
 
 
 def _judge_checks(seen: Sequence[Seen]) -> list[str]:
-    waits = _waits(seen)
+    waits = list_waits(seen)
     late, strikes = [wait for wait in waits if wait[1] - wait[0] > LATE], of_kind(seen, "struck")
     found = []
     named = float("-inf")

@@ -14,7 +14,7 @@ from testing.builders.load import Pusher, create
 from testing.builders.operator import Operator
 from testing.checks import agreement
 from testing.faults.campaign.history import History, Seen, of_kind
-from testing.faults.campaign.judge import measure_recovery
+from testing.faults.campaign.judge import list_waits, measure_recovery
 from testing.faults.campaign.observing import compare, observing
 from testing.faults.campaign.site import Site
 from testing.faults.campaign.table import FAULTS, Fault
@@ -151,12 +151,20 @@ def _noting_trouble(site: Site, fault: Fault) -> Iterator[None]:
 
 
 def _wait_recovered(site: Site) -> None:
-    """Wait until each destination has a push that began after the last fault; not for ever."""
-    strike = of_kind(site.history.seen, "struck")[-1]
+    """Wait until each destination has all that was pushed before the last fault was healed, and a push that began since.
+
+    Not for ever.
+    """
+    known = list(site.history.seen)
+    began = of_kind(known, "began")
+    strike = of_kind(known, "struck")[-1]
+    owed = {(name, head) for _, until, name, head in list_waits(known) if until == float("inf")}
     end = time.monotonic() + 1.5 * strike.what["within"]
     while time.monotonic() < end:
-        seconds = measure_recovery(site.history.seen, strike, float("inf"))
-        if seconds and all(each is not None and each != float("inf") for each in seconds.values()):
+        since = site.history.seen[len(known) :]
+        seconds = measure_recovery([*began, *since], strike, float("inf"))
+        got = {(each.who, head) for each in of_kind(since, "delivered") for head in each.what["heads"]}
+        if owed <= got and seconds and all(each is not None and each != float("inf") for each in seconds.values()):
             return
         site.revive()
         time.sleep(0.3)
