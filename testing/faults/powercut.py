@@ -11,7 +11,8 @@
 
 The disk is a journalling one. Names (creations, renames, removals) reach it in their order; a sync of anything takes those before
 it along. Content reaches it file by file in any order; a sync takes that of its own file. What was not synced may be there, or
-not; but a file does not grow before the names are there that were made before it grew, because its size is kept with them.
+not; but a file does not grow before the names are there that were made before it grew, because its size is kept with them. Its
+size may be there without its content, which then is zeros.
 """
 
 import os
@@ -101,9 +102,16 @@ class File:
     safe: int = 0
 
     def become(self, content: bytes, names: int) -> None:
-        """Another content, that many names having been changed."""
-        self.names.append(names if len(content) > len(self.contents[-1]) else 0)
-        self.contents.append(content)
+        """Another content, that many names having been changed; before it, if it is longer, zeros in place of what was added."""
+        known = self.contents[-1]
+        grown = [known.ljust(len(content), b"\0")] if len(content) > len(known) else []
+        self.names += [names if grown else 0] * (1 + len(grown))
+        self.contents += [*grown, content]
+
+    def find_zeros(self) -> int:
+        """The number of the newest content with zeros at its end that is not safe, else of the safe one."""
+        grown = (at for at in range(len(self.contents) - 1, self.safe, -1) if self.contents[at].endswith(b"\0"))
+        return next(grown, self.safe)
 
 
 @dataclass(slots=True)
@@ -170,11 +178,12 @@ class Disk:
         return {path: _state(node, content) for path, node in left.items()}
 
     def cuts(self, chance: random.Random, count: int) -> Iterator[State]:
-        """The worst first; then with all names and no content, no names and all content; then `count` by chance."""
+        """The worst first; then with all names and no content, no names and all content, zeros; then `count` by chance."""
         last = len(self.taken)
         yield self.worst()
         yield self.cut(last, lambda file: file.safe)
         yield self.cut(self.safe, lambda file: len(file.contents) - 1)
+        yield self.cut(self.safe, File.find_zeros)
         for _ in range(count):
             numbers: dict[int, int] = {}
 

@@ -3,10 +3,10 @@
 
 Mercurial syncs nothing. That matters only at a power cut; then the order on disk decides:
 
-`store`   (0) the journal, before an append to a file without an index, and before a file is replaced; (1) the
-          journal, before the changelog's index is written; (2) everything the transaction touched; (3) the outbox; (4) after the
-          commit, the folder from which the journal was removed. Bookmarks are written between (3) and the commit, and synced
-          there. After a power cut the push is there whole, or is rolled back.
+`store`   (0) the journal, before an append, and before a file is replaced; once for all files that a push's changesets name;
+          (1) the journal, before the changelog's index is written; (2) everything the transaction touched; (3) the outbox; (4)
+          after the commit, the folder from which the journal was removed. Bookmarks are written between (3) and the commit, and
+          synced there. After a power cut the push is there whole, or is rolled back.
           A strip is several transactions without an event, in which everything is synced before each begins and before it commits,
           and content before its file is replaced. Everything is on disk before the strip's event, too.
 `outbox`  (3) and (4), and the journal before (3). The event survives; the changesets may have to come back from the pusher or a
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -40,10 +41,13 @@ LATE = b"~outbox"
 # The name under which the extension `share` writes bookmarks after the commit.
 SHARED = b"share-bookmarks"
 OUTBOX = b"outbox."
-# Ends of the names of files whose content or records count as soon as they are appended.
-APPENDED = (b".d", b".log", b"obsstore")
+MANIFESTS = b"00manifest.i"
+# Ends of the names of files that are appended to.
+APPENDED = (b".d", b".i", b".log", b"obsstore")
 # Files that are journalled before step 1 and appended after it.
-RESERVED = (OUTBOX, b"pushlog.log")
+RESERVED = (OUTBOX, b"pushlog.log", b"00changelog.i")
+# What leads out of the store, or is no name of a file; a later check refuses such a push.
+_ODD_NAME = re.compile(rb"\0|(?:^|/)(?:|\.\.?)(?:/|$)")
 # An index of files, in a format of 7.2, and how the names of its parts begin.
 INDEX = b"fileindex"
 REPLACED = (b"bookmarks", INDEX, b"fncache", b"phaseroots")
@@ -54,10 +58,10 @@ MANY = 24
 def sync_before_change(repo: localrepository, tr: Transaction) -> None:
     """Do step 0 from now on in this transaction.
 
-    Mercurial appends content (`00changelog.d`) at the end of the file. After a power cut, leftover content of a push that was not
-    rolled back would shift the next push's content, and the index would point to the wrong place: an accepted push could not be
-    read. Pushlog rows and markers would remain without their push. And a replaced file (phases, bookmarks, the list of files) may
-    be empty after a power cut, its backup unknown.
+    A power cut may leave an appended file with its new size, and zeros or a part of what was appended. Without the journal these
+    would remain. An index of the manifests or of a file could not be read then, and content (`00changelog.d`) would shift the next
+    push's, so that the index would point to the wrong place. Pushlog rows and markers would remain without their push. And a
+    replaced file (phases, bookmarks, the list of files) may be empty after a power cut, its backup unknown.
 
     Seams: `transaction.add` and `addbackup` write to the journal before the file is touched (`tests/hg/master/test_power.py`).
     """
@@ -65,6 +69,9 @@ def sync_before_change(repo: localrepository, tr: Transaction) -> None:
 
     def add_and_sync(file: bytes, offset: int) -> None:
         is_new = file not in tr._offsetmap and file not in tr._newfiles
+        if is_new and not tr._queue and file.startswith(MANIFESTS[:-1]):
+            for named, size in _list_named(repo, tr):
+                add(named, size)
         add(file, offset)
         # The end of a group, which only a strip has, syncs the journal.
         if is_new and not tr._queue and file.endswith(APPENDED) and not file.startswith(RESERVED):
@@ -78,6 +85,28 @@ def sync_before_change(repo: localrepository, tr: Transaction) -> None:
             disk.sync_folder(os.path.dirname(tr._vfsmap[tr._backupentries[-1][0]].join(file)))
 
     tr.add, tr.addbackup = add_and_sync, add_backup_and_sync  # type: ignore[method-assign]
+
+
+def _list_named(repo: localrepository, tr: Transaction) -> Iterator[tuple[bytes, int]]:
+    """List the indexes to which the content of the transaction's changesets will be appended, each with its size.
+
+    They follow the manifests. Content in files of its own is left out: Mercurial journals it with the size by its index.
+    """
+    yield MANIFESTS, _size_of(repo.svfs.join(MANIFESTS))
+    changelog: Any = repo.unfiltered().changelog
+    added = range(tr.changes[b"origrepolen"], len(changelog))
+    for name in {name for rev in added for name in changelog.changelogrevision(rev).files}:
+        index = b"data/%s.i" % name
+        if not _ODD_NAME.search(name):
+            with contextlib.suppress(OSError):  # it is journalled alone, before it is appended to
+                yield index, _size_of(repo.svfs.join(index))
+
+
+def _size_of(path: bytes) -> int:
+    try:
+        return os.stat(path).st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
 
 
 def reserve_and_sync(repo: localrepository, tr: Transaction) -> None:
