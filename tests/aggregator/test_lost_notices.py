@@ -3,6 +3,7 @@
 
 import threading
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import pytest
 import structlog
@@ -31,6 +32,16 @@ class LateLog(MemoryLog):
     """While it `is_late`, it does not tell yet of the newest notice."""
 
     is_late = False
+    aborted: tuple[Record, ...] = ()
+
+    def undone(self, topic: str, position: int, *, stop: threading.Event | None = None) -> list[Record]:
+        return [record for record in self.aborted if record.topic == topic and record.offset >= position]
+
+    def undo_newest(self, count: int) -> None:
+        """Have the newest notices undone by an abort that other topics do not share."""
+        self.aborted += tuple(self.records(NOTICES)[-count:])
+        for record in self.aborted:
+            self._records[NOTICES, 0].pop(record.offset, None)
 
     def ends(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
         late = self.is_late and topic == NOTICES
@@ -250,6 +261,61 @@ def test_large_notices_are_remembered_up_to_a_number_of_bytes(monkeypatch: pytes
     here.log.lose(NOTICES, 0, 4)
     here.step()
     assert list_seqs(here, chain) == [1, 2, 5, 6]
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_notices_that_an_abort_alone_undid_are_written_again_by_the_next_process(attempts: int) -> None:
+    """A broker that was killed counts the abort of an expected transaction for the notices of the one before."""
+    here, chain = Aggregator(), Chain("x")
+    here.push_some(chain)
+    here.session.step(0.0)  # a heartbeat, before the notices
+    for number in (4, 5):
+        here.push(chain)
+        here.session.step(0.0)
+        assert list_seqs(here, chain)[-1] == number, "before the next heartbeat"
+    for _ in range(attempts):
+        here.session.close()
+        here.log.undo_newest(2)
+        here.lasting = Lasting(here.clock)
+        here.session = here.open()
+        assert list_seqs(here, chain) == [1, 2, 3, 4, 5]
+    here.push(chain)
+    here.step()
+    assert list_seqs(here, chain) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_notice_that_was_aborted_and_never_decided_or_is_there_already_is_not_written() -> None:
+    here, chain = Aggregator(), Chain("x")
+    notices = here.push_some(chain)
+    here.session.step(0.0)  # a heartbeat, before the notice
+    here.push(chain)
+    here.session.step(0.0)
+    newest = here.log.records(NOTICES)[-1]
+    undecided = replace(from_json(Notice, newest.value or b""), time=7.0)
+    undecided = replace(undecided, event=replace(undecided.event, seq=5))
+    other = replace(from_json(Notice, newest.value or b""), time=7.0)  # an attempt before it
+    values = [to_json(undecided), to_json(other), b"no notice", None]
+    here.log.aborted = tuple(replace(newest, value=value) for value in values)
+    here.session.close()
+    here.lasting = Lasting(here.clock)
+    here.session = here.open()
+    assert list_values(here.log.records(NOTICES)) == list_values([*notices, newest])
+
+
+def test_an_aborted_notice_is_not_written_behind_a_later_one() -> None:
+    here, chain = Aggregator(), Chain("x")
+    here.push_some(chain)
+    here.session.step(0.0)  # a heartbeat, before the notices
+    here.push(chain)
+    here.session.step(0.0)
+    here.log.undo_newest(1)
+    here.push(chain)
+    here.session.step(0.0)
+    assert list_seqs(here, chain) == [1, 2, 3, 5]
+    here.session.close()
+    here.lasting = Lasting(here.clock)
+    here.session = here.open()
+    assert list_seqs(here, chain) == [1, 2, 3, 5]
 
 
 def test_notices_that_the_log_kept_for_long_are_forgotten() -> None:

@@ -87,6 +87,8 @@ def load(
     if any(copy.version != roster.version for copy in copies):
         aggregation.membership.write_again()
     aggregation.loaded = {topic: each.positions[topic, 0] for topic, each in ((STATE, state), (ROSTER, table))}
+    if beat is not None and beat.notices is not None:
+        aggregation.loaded[NOTICES] = beat.notices
     aggregation.events.cut = cut
     aggregation.events.ends = {partition: end for partition, end in known.items() if positions[EVENTS, partition] < end}
     for each, topic in ((state, STATE), (table, PENDING)):

@@ -6,13 +6,14 @@ Nothing else would write them again: `state` says that their events are announce
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import structlog
 
-from ..log import NOTICES, Log, NewRecord
+from ..log import NOTICES, Log, NewRecord, Record
 from ..log.table import read_records
 from ..words.clock import Clock
-from ..words.errors import Unavailable
+from ..words.errors import MalformedEvent, Unavailable
 from ..words.records import Notice
 from ..words.shape import from_json
 
@@ -53,6 +54,33 @@ class RecentNotices:
                 self.newest = offset
                 if (value := message.value) in self._written:
                     self._written[value] = *self._written[value][:2], offset
+
+    def take_undone(
+        self, log: Log, since: int, stop: threading.Event | None, is_announced: Callable[[Notice], bool]
+    ) -> None:
+        """Take the notices from this offset on that `state` has announced, and whose transaction was aborted all the same.
+
+        That is so once a broker was killed: see `docs/decisions/transactions-left-open.md`. Not taken is a notice whose repository
+        has that one or a later one there. Raises Unavailable, Expired and ReadStopped.
+        """
+        [beginning], [end] = log.beginnings(NOTICES).values(), log.ends(NOTICES).values()
+        since = max(since, beginning)
+        undone = log.undone(NOTICES, since, stop=stop) if since < end else []
+        if not undone:
+            return
+        newest = dict[tuple[str, str], int]()
+        for record in read_records(log, {(NOTICES, 0): since}, stop=stop):
+            if (notice := _read_first(record)) is not None:
+                newest[_chain(notice)] = notice.event.seq
+        found = dict[tuple[tuple[str, str], int], Record]()
+        for record in undone:
+            notice = _read_first(record)
+            if notice is not None and is_announced(notice) and notice.event.seq > newest.get(_chain(notice), 0):
+                found[_chain(notice), notice.event.seq] = record
+        self._due = max(self._due, since)
+        self.begin(
+            [NewRecord(topic=NOTICES, key=each.key, value=each.value, headers=each.headers) for each in found.values()]
+        )
 
     def note_end(self, end: int) -> None:
         """Raise Unavailable if the topic ends before what it had at the last look: a new session finds out what is lost.
@@ -98,3 +126,15 @@ class RecentNotices:
     def _forget(self, value: bytes) -> None:
         if self._written.pop(value, None) is not None:
             self._size -= len(value)
+
+
+def _read_first(record: Record) -> Notice | None:
+    """Read a notice; None for a replay, or what is no notice."""
+    with suppress(MalformedEvent):
+        notice = from_json(Notice, record.value or b"")
+        return notice if notice.replay is None else None
+    return None
+
+
+def _chain(notice: Notice) -> tuple[str, str]:
+    return notice.event.repository, notice.event.incarnation

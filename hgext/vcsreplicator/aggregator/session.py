@@ -153,6 +153,8 @@ class Session:
 
     def _catch_up(self) -> None:
         """Take what was loaded up to where reading goes on."""
+        if (since := self.aggregation.loaded.get(NOTICES)) is not None:
+            self._lasting.recent.take_undone(self._log, since, self._stop, self.aggregation.has_announced)
         self._restore_notices(self._stop)
         if self.aggregation.events.cut:
             # Before a position is stored: it may lie beyond the log's end, or among records that the log lost and gets again.

@@ -28,6 +28,7 @@ Guarantees of every adapter:
 - A topic or partition that is not there raises BadConfig; a message no adapter can take raises Rejected, and nothing is written.
 """
 
+import threading
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -424,6 +425,13 @@ class Log(Protocol):
 
         `partitions` are as for `beginnings`.
         """
+
+    def undone(self, topic: str, position: int, *, stop: threading.Event | None = None) -> list[Record]:
+        """Return the records of a topic of `SINGLE`, from this position on, whose transactions were aborted.
+
+        No reader sees them. A log that writes nothing before a commit has none. Raises Unavailable, Expired and ReadStopped.
+        """
+        return []
 
     def wait_for_transactions(self, topic: str) -> None:
         """Return once readers see all of a topic that was committed before this call.

@@ -584,6 +584,43 @@ def test_a_commit_expected_before_a_broker_was_killed_undoes_nothing(
         transactor.close()
 
 
+def test_records_of_aborted_transactions_are_known(log: Log) -> None:
+    transactor: Any = log.transactor("single")
+    before, undone, after = (NewRecord(topic=NOTICES, key="x", value=each) for each in (b"before", b"undone", b"after"))
+    transactor.commit([before])
+    transactor._producer.begin_transaction()
+    position = transactor._producer.send(**transactor._broker.plan(undone)).get(timeout=60).offset
+    transactor._producer.abort_transaction()
+    transactor.commit([after])
+    eventually(lambda: read_all(log, NOTICES) == [b"before", b"after"], "readers see the commit")
+    assert [each.value for each in log.undone(NOTICES, 0)] == [b"undone"]
+    assert log.undone(NOTICES, position + 1) == []
+    transactor.close()
+
+
+@pytest.mark.sample(1)
+def test_a_notice_that_a_successors_abort_undoes_is_known(
+    own_service: Callable[[type[UnverifyingKafka]], UnverifyingKafka],
+) -> None:
+    """An aggregator died after a broker was killed, and before it ended the transaction that it expected."""
+    kafka = own_service(UnverifyingKafka)
+    with open_log(f"{kafka.url}?transaction_timeout_ms=60000", creates=True) as log:
+        log.create(topics(partitions=1))
+        transactor: Any = log.transactor("single")
+        transactor.commit([NewRecord(topic=STATE, key="x", value=b"known")])
+        leave_open(transactor, NewRecord(topic=NOTICES, key="x", value=b"left"))
+        forget_open(transactor)
+        transactor.expect([NOTICES])
+        time.sleep(0.5)  # the broker takes it
+        kafka.kill()
+        kafka.start()
+        with contextlib.closing(log.transactor("single")):
+            assert read_all(log, STATE) == [b"known"]
+            assert read_all(log, NOTICES) == []
+            assert [each.value for each in log.undone(NOTICES, 0)] == [b"left"]
+        transactor.close()
+
+
 def leave_open(transactor: Any, record: NewRecord) -> None:
     """What the death of a broker leaves: a record of a transaction that counts as ended."""
     producer = transactor._producer

@@ -47,7 +47,8 @@ class Aggregation:
         self.repositories: Mapping[str, Repository] = memory.repositories
         self.positions, self.poison = memory.positions, memory.poison
         self.lost: Mapping[str, int] = memory.lost
-        self.loaded: Mapping[str, int] = {}
+        # By topic: the position behind what was loaded; in `notices`, the one from which on notices may be newer than `state`.
+        self.loaded: dict[str, int] = {}
         self.succession = Succession(self._memory.repositories)
         self.succession.has_untaken = bool(memory.poison.refused)
         self.membership = RosterMembership(roster, self._memory)

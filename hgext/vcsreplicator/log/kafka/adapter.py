@@ -17,6 +17,7 @@ Rules of this package, because each client of kafka-python has its own thread an
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from enum import Enum, auto
 from typing import Any
 
@@ -35,12 +36,14 @@ from .. import (
     PartitionKey,
     Positions,
     Reader,
+    Record,
     TooLarge,
     Topic,
     TopicComparison,
     Transactor,
     check_message,
 )
+from ..table import read_on, read_records
 from .broker import Broker
 from .clients import close_producer, rim, together, warm
 from .member import KafkaMember, read_share
@@ -128,6 +131,17 @@ class KafkaLog(Log):
         for key in positions:
             self.broker.check_partition(*key)
         return KafkaReader(self.broker, positions)
+
+    def undone(self, topic: str, position: int, *, stop: threading.Event | None = None) -> list[Record]:
+        [end], positions = self.ends(topic).values(), {(topic, 0): position}
+        known = {record.offset for record in read_records(self, positions, stop=stop)}
+        with closing(KafkaReader(self.broker, positions, is_committed=False)) as reader:
+            # Behind the end are transactions that are not decided yet.
+            return [
+                record
+                for record in read_on(self, reader, stop=stop)
+                if record.offset < end and record.offset not in known
+            ]
 
     def transactor(self, identity: str, *, group: str | None = None) -> Transactor:
         return KafkaTransactor(self.broker, identity, group=group or identity, append=self.append)

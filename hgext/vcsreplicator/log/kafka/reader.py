@@ -46,8 +46,9 @@ class KafkaReader:
     The reader itself keeps the positions, so a new consumer continues exactly where the old one stopped.
     """
 
-    def __init__(self, broker: Broker, positions: Mapping[PartitionKey, int]) -> None:
-        self._broker = broker
+    def __init__(self, broker: Broker, positions: Mapping[PartitionKey, int], *, is_committed: bool = True) -> None:
+        """Unless `is_committed`, it also returns records of transactions that are open or were aborted."""
+        self._broker, self._isolation = broker, "read_committed" if is_committed else "read_uncommitted"
         self._names = {broker.partition(*key): key for key in positions}
         self._next = {broker.partition(*key): at for key, at in positions.items()}
         self._paused: set[TopicPartition] = set()
@@ -300,7 +301,7 @@ class KafkaReader:
             group_id=None,
             enable_auto_commit=False,
             auto_offset_reset="none",
-            isolation_level="read_committed",
+            isolation_level=self._isolation,
             allow_auto_create_topics=False,
             metrics_enabled=False,
         )

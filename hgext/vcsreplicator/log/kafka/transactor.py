@@ -28,6 +28,9 @@ Append = Callable[..., list[tuple[int, int]]]
 # States of an identity's last transaction in which it is, or counts as, committed.
 COMMITTED = (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT, TransactionState.EMPTY)
 
+# States in which not all partitions know of the end.
+DECIDED = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+
 # A broker's answers to a producer of an earlier epoch.
 FENCED = (kafka_errors.ProducerFencedError, kafka_errors.InvalidProducerEpochError)
 
@@ -189,6 +192,16 @@ class KafkaTransactor:
         add_partitions(producer, hanging)
         wait(producer, lambda manager: manager.send_offsets_to_transaction(any_position, group), deadline)
         wait(producer, lambda manager: manager.begin_commit() if is_commit else manager.begin_abort(), deadline)
+        if hanging:
+            self._wait_for_partitions(deadline)
+
+    def _wait_for_partitions(self, deadline: float) -> None:
+        """Wait until the partitions know the end of the transaction that the broker has decided."""
+        identity = self._broker.full(self._identity)
+        while (found := self._broker.find_transaction(identity)) is not None and found.state in DECIDED:
+            if time.monotonic() > deadline:
+                raise Unavailable(f"{self._broker.options.url}: {self._identity}: partitions do not learn how it ended")
+            time.sleep(0.01)
 
     def _run_transaction(
         self,
