@@ -27,6 +27,7 @@ from testing.waiting import PATIENCE
 from testing.warm import is_stem
 
 NODES = ("log", "--hidden", "-r", "all()", "-T", "{rev} {node} {phase} {obsolete}\\n")
+CLONED = ("log", "-T", "{node} {phase}\\n")
 BOOKMARKS = ("bookmarks", "-T", "{bookmark} {node}\\n")
 MARKERS = ("debugobsolete",)
 PLAIN = ("--config", "experimental.evolution=all")
@@ -99,6 +100,20 @@ class Examiner:
                     lines = difflib.unified_diff(right.split("\n"), text.split("\n"), "master", side, n=0)
                     found.append(f"{name}: {what} of {side}: " + "; ".join(list(lines)[2:8]))
         return found
+
+    def lacks(self, name: str, nodes: Iterable[str]) -> list[str]:
+        """Changesets that the master does not have, hidden or not."""
+        there = self._ask(self._sides["master"][0] / name, *NODES)
+        return [f"{name}: the master lacks {node}" for node in nodes if node not in there]
+
+    def clones(self, name: str, folder: Path) -> list[str]:
+        """What clones of the mirrors by HTTP have and a clone of the master has not, or the other way round; made in `folder`."""
+        found = dict[str, str]()
+        for side, (_, url) in self._sides.items():
+            clone = folder / f"{side}-{name}"
+            code, output = self._plain.hg("clone", "-q", "-U", url + name, clone)
+            found[side] = output if code else "".join(sorted(self._ask(clone, *CLONED).splitlines(keepends=True)))
+        return [f"{name}: a clone of {side} differs" for side, nodes in found.items() if nodes != found["master"]]
 
     def damages(self, name: str) -> list[str]:
         """What `hg verify` and `hg verifypushlog` find, on the master and on every mirror."""

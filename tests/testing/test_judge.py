@@ -80,6 +80,7 @@ VIOLATIONS: dict[str, list[Seen]] = {
     "lost: lines: red: head-2 is in 0": without(8),
     "lost: lines: red: head-1 is in 0": without(3, 8),
     "twice: lines: red: head-2 is in 2": [*WELL, replace(WELL[8], what={**WELL[8].what, "id": "another"})],
+    "phantom: lines at 20.0: red: head-3": [*WELL, delivered(3, 20.0)],
     "misordered: lines: ('r', 'changegroup.1'): id-2 follows id-1, the last was None": [
         *without(3, 8),
         WELL[8],

@@ -4,6 +4,7 @@
 `judge` returns a line for each violation, which begins with its kind:
 
 - lost, twice: a destination never got an accepted push, or got it in two messages;
+- phantom: a destination got what no pusher was told is in;
 - misordered: messages of a repository skip one, go back, or come before those of what was accepted earlier;
 - repeated: a message came again though no fault had struck for a while;
 - early: a message came before a mirror served the change that no fault took away, and that an operator had not deactivated;
@@ -144,7 +145,20 @@ def _judge_messages(seen: Sequence[Seen]) -> list[str]:
         for text in announced(got, accepted):
             kind = "misordered" if "accepted earlier" in text else "lost" if "in 0 messages" in text else "twice"
             found.append(f"{kind}: {name}: {text}")
-    return found
+    return found + _judge_phantoms(seen, until)
+
+
+def _judge_phantoms(seen: Sequence[Seen], until: float) -> list[str]:
+    """Pushers ask until they know how a push stands; a repository to which none pushed is an operator's."""
+    pushed = of_kind(seen, "pushed")
+    heads, repositories = {each.what["head"] for each in pushed}, {each.who for each in pushed}
+    return [
+        f"phantom: {each.who} at {each.end:.1f}: {each.what['path']}: {head}"
+        for each in of_kind(seen, "delivered")
+        if each.what["path"] in repositories and each.end < until
+        for head in each.what["heads"]
+        if head not in heads
+    ]
 
 
 def _judge_acts(seen: Sequence[Seen]) -> list[str]:

@@ -148,13 +148,20 @@ def ask_check(site: Site, over: threading.Event) -> None:
 
 
 def compare(site: Site, names: list[str]) -> None:
-    """Write down, at the end, where mirrors differ, what is damaged, what is left behind, and what the log's own history says."""
+    """Write down, at the end, where mirrors differ, what is damaged or left behind, and what the log's own history says.
+
+    And what the master lacks though a pusher was told that it is in.
+    """
     report = checker.check(checker.history(site.log), lossy=site.disks)
     found = [("the log", text) for text in report.violations]
     found += [("a pusher", text) for text in site.load.failed]
     with agreement.Examiner(site.cluster) as examiner:
         for name in names:
-            found += [(name, text) for text in examiner.disagreements(name) + examiner.damages(name)]
+            heads = [each.head for each in site.load.accepted if each.repository == name]
+            wrong = examiner.disagreements(name) + examiner.damages(name) + examiner.lacks(name, heads)
+            if site.is_whole and heads:
+                wrong += examiner.clones(name, site.folder)
+            found += [(name, text) for text in wrong]
     for root in [site.cluster.master_root, *(Path(mirror["root"]) for mirror in site.cluster.about["mirrors"])]:
         found += [(str(root), f"left behind: {path}") for name in names for path in agreement.remains(root / name)]
     for who, text in found:
