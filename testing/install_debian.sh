@@ -26,6 +26,8 @@ services)
     program chromedriver chromium-driver
     program promtool prometheus
     program strace strace
+    program ssh openssh-client
+    program curl curl
     program redis-server redis-server
     # Mercurial 6.3 is compiled, and the client of a warm hg.
     program cc gcc

@@ -52,6 +52,14 @@ RUN = {
         "docs/one-machine.md",
         "",
     ): "tests/operate/test_one_machine.py::test_a_host_made_by_the_page_announces_its_first_push",
+    (
+        "docs/operating.md",
+        "vrrp_script",
+    ): "tests/operate/test_moving_clients.py::test_the_check_of_a_floating_address_passes_on_the_master_alone",
+    (
+        "docs/operating.md",
+        "Match",
+    ): "tests/operate/test_moving_clients.py::test_the_configuration_of_ssh_leads_to_the_machine_that_a_file_names",
     ("docs/start.md", "HGRC"): "tests/demo/test_start.py::test_a_newcomer_pushes_and_reads_the_notice",
 }
 
@@ -196,6 +204,8 @@ def check_text(page: str, block: str) -> None:
             assert keys <= set(texts())
         case "docs/log.md":
             parse(block.strip().replace("&…", "").replace("SASL_SSL", "SSL"))
+        case "docs/operating.md":
+            check_run(page, block)
         case "docs/pushlog.md":
             shown = " ".join(block.split()).replace("%nonce%", "{nonce}")
             assert shown == policy._POLICY.replace("{static}", "")

@@ -29,6 +29,7 @@ from hgext.vcsreplicator.relay import daemon, fork, outside
 from hgext.vcsreplicator.relay.client import RelayLine
 from hgext.vcsreplicator.relay.lacking import WAITS
 from hgext.vcsreplicator.relay.loss import LossWatch
+from hgext.vcsreplicator.relay.mastership import Mastership, claim, read_master
 from hgext.vcsreplicator.relay.outside import WOULD_REFUSE
 from hgext.vcsreplicator.relay.rounds import SENDS_NOW
 from hgext.vcsreplicator.relay.settings import RelaySettings
@@ -37,7 +38,7 @@ from hgext.vcsreplicator.status.services import STALLED
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import BadConfig, Expired, Unavailable
 from hgext.vcsreplicator.words.event import Type
-from hgext.vcsreplicator.words.records import AGGREGATOR, ServiceReport, ServiceTrouble
+from hgext.vcsreplicator.words.records import AGGREGATOR, MasterRecord, ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from hgext.vcsreplicator.words.wire import INLINE_LIMIT
 from testing.builders.aggregator.states import some_state, state_of
@@ -61,6 +62,7 @@ class Bench:
         self.entries = following(before_first_event("one", 1), 1)
         self.box.append(Transaction(), self.entries)
         self.stop, self.is_ready = threading.Event(), threading.Event()
+        self.mastership = Mastership()
         self.thread = threading.Thread(target=lambda: None)
         # Rounds and reports before it was ready.
         self.at_ready = 0, 0
@@ -78,7 +80,13 @@ class Bench:
     def running(self, **members: Any) -> Iterator[None]:
         def run() -> None:
             daemon.run(
-                self.settings(**members), self.log, self.port, stop=self.stop, ready=self.ready, clock=self.clock
+                self.settings(**members),
+                self.log,
+                self.port,
+                stop=self.stop,
+                ready=self.ready,
+                clock=self.clock,
+                mastership=self.mastership,
             )
 
         self.thread = threading.Thread(target=run)
@@ -811,3 +819,15 @@ def test_a_repository_that_is_gone_leaves_no_refused_bundle(bench: Bench, monkey
         eventually(lambda: list(retries.refused) == [str(repository)])
         repository.rename(bench.folder / "moved")
         eventually(lambda: not retries.refused)
+
+
+def test_health_says_whether_it_is_the_relay_of_the_master(bench: Bench) -> None:
+    assert bench.mastership() == {"ready": False, "reason": "not started yet"}
+    with bench.running():
+        assert bench.mastership() == {"ready": True}
+        claim(bench.log, MasterRecord(source="hg://new", mirror="alpha", replaces=("hg://other",), time=1.0), None)
+        bench.wait_for_rounds(2)
+        assert bench.mastership() == {"ready": True}, "another one was replaced"
+        newest = read_master(bench.log)
+        claim(bench.log, MasterRecord(source="hg://new", mirror="alpha", replaces=("hg://master",), time=2.0), newest)
+        eventually(lambda: bench.mastership() == {"ready": False, "reason": "hg://new is the master now"})

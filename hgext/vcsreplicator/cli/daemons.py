@@ -23,11 +23,14 @@ def relay(config: Config) -> None:
     """Run the relay: send events of the master's repositories to the log."""
     from ..hg.relaying import MasterRepositories
     from ..relay import daemon
+    from ..relay.mastership import Mastership
     from ..relay.settings import RelaySettings
 
     settings = config.settings(RelaySettings, "relay", blobs=config.blobs)
     port = MasterRepositories(settings.roots, settings.source)
-    run_daemon(config, "relay", functools.partial(daemon.run, port=port), settings)
+    mastership = Mastership()
+    run = functools.partial(daemon.run, port=port, mastership=mastership)
+    run_daemon(config, "relay", run, settings, pages=lambda _: {"/health": mastership})
 
 
 @click.command()

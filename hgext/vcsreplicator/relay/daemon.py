@@ -37,6 +37,7 @@ from .gone.watch import GoneWatch
 from .jobs import Job, RepositoryJobs
 from .lacking import WAITS, find_trouble, leave_out_sent
 from .loss import LossWatch
+from .mastership import Mastership
 from .outside import WOULD_REFUSE, OutsideWatch
 from .port import MasterPort
 from .reasons.grouping import group_troubles
@@ -98,14 +99,20 @@ def run(
     stop: threading.Event,
     ready: Callable[[], None],
     clock: Clock | None = None,
+    mastership: Mastership | None = None,
 ) -> None:
-    """Relay until `stop` is set; raise BadConfig for an unusable socket or disk."""
+    """Relay until `stop` is set; raise BadConfig for an unusable socket or disk.
+
+    From when it is ready, `mastership` says what this relay has read of it.
+    """
     for root in settings.roots:
         expect_exact_names(root, "relay.roots")
     allow_threads(settings.workers)
     relay = Relay(settings, log, port, stop, clock or SystemClock())
     try:
         relay.start()
+        if mastership is not None:
+            mastership.find_reason = relay.find_successor
         ready()
         relay.make_rounds(stop)
     finally:
@@ -161,6 +168,11 @@ class Relay:
         self._server.start()
         self._watch.start()
         self._make_round()
+
+    def find_successor(self) -> str | None:
+        """Say that another master replaced this one; None if none did, as far as read."""
+        fork = self._watch.successor(self._settings.source)
+        return None if fork is None else fork.reason
 
     def make_rounds(self, stop: threading.Event) -> None:
         """Make rounds periodically until `stop`, and report in between."""

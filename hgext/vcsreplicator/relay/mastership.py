@@ -2,7 +2,7 @@
 """The record of the newest promotion, which fences the relays of former masters."""
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import replace
 
@@ -16,6 +16,21 @@ from ..words.shape import to_json, try_json
 
 # Why a master's repositories refuse pushes before a promotion that was planned.
 HANDED_OVER = Fork(reason="its master is being handed over; push again later, to the new master", master=LEAVING)
+
+
+class Mastership:
+    """What a relay's `/health` says: whether it is the relay of the master, as far as it has read.
+
+    A relay that cannot read the log says what it said before: an outage of the log takes no master from its clients.
+    """
+
+    def __init__(self) -> None:
+        # Returns why it is not.
+        self.find_reason: Callable[[], str | None] = lambda: "not started yet"
+
+    def __call__(self) -> Mapping[str, object]:
+        reason = self.find_reason()
+        return {"ready": True} if reason is None else {"ready": False, "reason": reason}
 
 
 def read_master(log: Log) -> MasterRecord | None:
