@@ -92,7 +92,7 @@ class Operator(Pusher):
                 code, output = self._server.hg(*words)
             except Killed:
                 code, output = -1, "killed"
-            with suppress(OSError):  # the disk may be away
+            with suppress(OSError, Killed):  # the disk may be away, or this look is killed
                 if is_done():
                     return
             if time.monotonic() > end:

@@ -157,7 +157,9 @@ def compare(site: Site, names: list[str]) -> None:
     found += [("a pusher", text) for text in site.load.failed]
     with agreement.Examiner(site.cluster) as examiner:
         for name in names:
-            heads = [each.head for each in site.load.accepted if each.repository == name]
+            # An operator strips what was accepted.
+            accepted = [] if name in site.load.living else site.load.accepted
+            heads = [each.head for each in accepted if each.repository == name]
             wrong = examiner.disagreements(name) + examiner.damages(name) + examiner.lacks(name, heads)
             if site.is_whole and heads:
                 wrong += examiner.clones(name, site.folder)
